@@ -111,13 +111,6 @@ def copy(x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0) ->
     return FunctionCall("cudnnTransformTensor", a, x_descriptor, OperandAddress(0), b, y_descriptor, OperandAddress(1))
 
 
-def broadcast(x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0) -> FunctionCall:
-    """Return y = alpha * x + beta * y, where x has one element on some axes: cudnnAddTensor."""
-    a, b = scaling_arguments(alpha, beta, x.dtype)
-    one, all_of_it = tensor_descriptor(x), tensor_descriptor(y)
-    return FunctionCall("cudnnAddTensor", a, one, OperandAddress(0), b, all_of_it, OperandAddress(1))
-
-
 # Executables made of others
 
 
@@ -290,6 +283,7 @@ class ScratchBuffer(NamedTuple):
 
     size: int
     filled: Executable | None = None  #: what writes the input
+    reads: tuple[int, ...] = ()  #: the operands that it reads
 
 
 def with_implicit_operands(executable: Executable, sources: list[int | ScratchBuffer], count: int) -> Executable:
@@ -299,5 +293,5 @@ def with_implicit_operands(executable: Executable, sources: list[int | ScratchBu
     scratch = [source for source in sources if isinstance(source, ScratchBuffer)]
     of_scratch = iter(range(count, count + len(scratch)))
     indices = [source if isinstance(source, int) else next(of_scratch) for source in sources]
-    fills = [Step(one.filled, (at,)) for at, one in enumerate(scratch, count) if one.filled is not None]
+    fills = [Step(one.filled, (*one.reads, at)) for at, one in enumerate(scratch, count) if one.filled is not None]
     return StepSequence([*fills, Step(executable, tuple(indices))], [one.size for one in scratch])

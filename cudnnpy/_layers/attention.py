@@ -30,8 +30,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
@@ -46,15 +47,15 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides, stride_order, strides_of, to_packed
 from cudnnpy._launch.dispatch import ArrayOperation, Call, Specs, specs_of
 from cudnnpy._launch.operands import check_input, check_no_overlaps, packed_like
-from cudnnpy._launch.program import Operand, Program, StepBuilder, Tensor, is_converted, with_conversion_copies
-from cudnnpy._launch.steps import ScratchBuffer, Step, StepSequence, broadcast, fill, with_implicit_operands
+from cudnnpy._launch.program import Operand, Program, is_converted, with_conversion_copies
+from cudnnpy._launch.steps import ScratchBuffer, Step, StepSequence, fill, with_implicit_operands
 from cudnnpy._layers.arguments import specs_and_device
 from cudnnpy._layers.graph import Graph, Node
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
-from cudnnpy.errors import FunctionNotAvailableError
-from cudnnpy.graph.graph_facts import MANY_HEADS, VECTOR, rows_are_aligned
+from cudnnpy.errors import FunctionNotAvailableError, NoAlgorithmError
+from cudnnpy.graph.graph_facts import VECTOR, rows_are_aligned
 from cudnnpy.handle import stream_address
 from cudnnpy.typing import Array, ArrayT, AttentionLayout, AttentionOperation, CausalMask, ElementName, Stream
 
@@ -71,18 +72,18 @@ _RAGGED = 91800  # gradients of earlier releases need a workspace of zeros for t
 KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end up to a multiple of it, cuDNN 9.19
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
-# The engine for one query divides the keys among processors, but not by lengths: of more than LONG_KEYS keys, it is faster with
-# a bias that a graph writes from the lengths. So it is for FEW_ROWS rows of scores or fewer, each as a head with one query.
+_NODE = 91900  # the first release whose node for one query with lengths was measured
+# The engine for one query divides the keys among processors. Of more than LONG_KEYS keys, it is faster for FEW_ROWS rows of
+# scores or fewer, each as a head with one query.
 LONG_KEYS = 512
 FEW_ROWS = 1024
-CHUNKS = 32  # of the pages of a sequence; more are slower
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
 PACKING = ("offsets_q", "offsets_kv")
 _OPTIONAL = (*_MASKING, "seed", "offset", *PACKING)
 _PAGED = (*_OPTIONAL, "page_table")
-_OF_QUERIES = {"q", "out", "statistics"}  # tensors of forward
-READ_VALUES = ("lengths_q", "lengths_kv", "page_table", *PACKING)  # whose values the GPU alone reads
+READ_LENGTHS = ("lengths_q", "lengths_kv")
+READ_VALUES = (*READ_LENGTHS, "page_table", *PACKING)  # whose values the GPU alone reads
 _INPUTS = {"forward": ("q", "k", "v"), "backward": ("dout", "q", "k", "v", "out", "statistics")}
 _RESULTS = {"forward": ("out", "statistics"), "backward": ("dq", "dk", "dv", "dbias")}
 _NAMES = {  # of the arguments of an operation, with the last of its results or without
@@ -531,8 +532,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         """
         others = seed, offset, offsets_q, offsets_kv, page_table, out, dout
         given, longest = (q, k, v, bias, lengths_q, lengths_kv, *others), (max_length_q, max_length_kv)
-        graph, ordinal = self._planned_graph(operation, given, longest, dbias, device)
-        return graph.plan(ordinal)
+        graphs, ordinal = self._planned_graphs(operation, given, longest, dbias, device)
+        return _first(graphs, lambda graph: graph.plan(ordinal))
 
     def candidates(
         self,
@@ -567,18 +568,18 @@ class Attention(PreferenceOptions, ArrayOperation):
         """
         others = seed, offset, offsets_q, offsets_kv, page_table, out, dout
         given, longest = (q, k, v, bias, lengths_q, lengths_kv, *others), (max_length_q, max_length_kv)
-        graph, ordinal = self._planned_graph(operation, given, longest, dbias, device)
-        return graph.candidates(ordinal)
+        graphs, ordinal = self._planned_graphs(operation, given, longest, dbias, device)
+        return [candidate for graph in graphs for candidate in graph.candidates(ordinal)]
 
-    def _planned_graph(
+    def _planned_graphs(
         self,
         operation: AttentionOperation,
         tensors: Sequence[Any],
         longest: Longest,
         dbias: bool,
         device: int | DeviceProfile | None,
-    ) -> tuple[Graph, int | DeviceProfile]:
-        """Return the graph of arrays and TensorSpecs, and the device. Raises ValueError for an empty or unsuitable tensor."""
+    ) -> tuple[list[Graph], int | DeviceProfile]:
+        """Return the graphs of arrays and TensorSpecs, and the device. Raises ValueError for an empty or unsuitable tensor."""
         check_option("operation", operation, OPERATIONS)
         given = dict(zip((*_INPUTS["forward"], *_PAGED, "out", "dout"), tensors, strict=True))
         if operation == "forward" and (dbias or given["dout"] is not None):
@@ -587,10 +588,11 @@ class Attention(PreferenceOptions, ArrayOperation):
         call = Call(Specs(specs), {}, ordinal or 0, 0, {})
         if operation == "backward" and "page_table" in specs:
             raise ValueError("page_table must be None for backward, which no engine computes of pages; got one")
-        if "page_table" in specs:
-            specs.setdefault("lengths_q", TensorSpec(call.specs["q"].shape[:1], "int32"))
+        sizes, inputs = self._inputs(call, longest)
+        has_node = operation == "forward" and self._has_node(sizes, specs) and "lengths_q" not in specs
+        if has_node or "page_table" in specs:
+            specs.setdefault("lengths_q", TensorSpec((sizes.batch,), "int32"))
         if operation == "backward":
-            sizes, inputs = self._inputs(call, longest)
             for name in ("dout", "out", "statistics"):
                 if name not in specs:
                     new = self._new(name, sizes.shapes[name], inputs)
@@ -608,14 +610,12 @@ class Attention(PreferenceOptions, ArrayOperation):
                     f"16 bytes, since a plan makes no copies; got strides {spec.strides} and an alignment of {spec.alignment}"
                 )
         in_graph = _on(operands, wanted)
-        has_few = operation == "forward" and self._has_few_queries(sizes, of_graph := _specs_of(in_graph))
-        if has_few and "lengths_kv" not in specs and all(_are_heads(of_graph[name]) for name in _OF_QUERIES):
-            sizes = sizes._replace(heads=sizes.heads * sizes.queries, queries=1)
-            in_graph = [one._replace(spec=_as_heads(one.spec)) if one.name in _OF_QUERIES else one for one in in_graph]
-        graph = _Composition(self, sizes, in_graph).graph
+        if operation == "forward" and "lengths_kv" not in specs:
+            sizes, _, in_graph = self._of_one_query(sizes, operands, wanted, permits=lambda copies: not copies)
+        graphs = self._graphs(sizes, in_graph, has_node)
         if isinstance(device, OtherGpu):
-            return graph, device
-        return graph, current_device() if ordinal is None else ordinal
+            return graphs, device
+        return graphs, current_device() if ordinal is None else ordinal
 
     # Set-up, once for each call signature
 
@@ -625,7 +625,9 @@ class Attention(PreferenceOptions, ArrayOperation):
     def _backward(self, call: Call, dbias: bool, *longest: Any) -> tuple[Program, list[TensorSpec]]:
         return self._program(call, "backward", dbias, longest)
 
-    def _program(self, call: Call, operation: str, has_last: bool, longest: Any) -> tuple[Program, list[TensorSpec]]:
+    def _program(
+        self, call: Call, operation: str, has_last: bool, longest: Any, few_as_heads: bool = True
+    ) -> tuple[Program, list[TensorSpec]]:
         """Return the program of a call, and the results' specs. `has_last`: the last possible result is wanted."""
         sizes, operands = self._operands(call, operation, has_last, longest or (None, None))
         results = [
@@ -633,21 +635,30 @@ class Attention(PreferenceOptions, ArrayOperation):
         ]
         if sizes.are_empty:
             return Program("attention of empty tensors", call.device, operands, _clearing(operands)), results
-        if operation == "forward":
-            for lowering in (self._queries_as_heads, self._lengths_as_bias, self._pages_otherwise):
-                if (program := lowering(call, sizes, operands)) is not None:
-                    return program, results
         wanted = _for_engines(operands)
-        used: dict[Operand, int | ScratchBuffer] = {one: at for at, one in enumerate(_on(operands, wanted))}
+        in_graph = _on(operands, wanted)
+        if operation == "forward" and few_as_heads:
+            sizes, wanted, in_graph = self._of_one_query(sizes, operands, wanted, partial(self._permits, call))
+        used: dict[Operand, int | ScratchBuffer] = {one: at for at, one in enumerate(in_graph)}
         if operation == "forward" and not has_last:
             made = Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)
             used[made] = ScratchBuffer(byte_extent(made.spec))
-        if sizes.pages and "lengths_q" not in call.specs:
-            made = Operand("lengths_q", _packed("int32", sizes.batch))
+        has_node = operation == "forward" and self._has_node(sizes, call.specs)
+        if has_node and "lengths_q" in call.specs:
+            if there := self._lengths_there(call, sizes, in_graph):
+                used = {one: at for one, at in used.items() if one.name not in READ_LENGTHS} | there
+            has_node = bool(there)
+        if (has_node or sizes.pages) and "lengths_q" not in {one.name for one in used}:
+            made = Operand("lengths_q", TensorSpec((sizes.batch,), "int32", (1,)))
             used[made] = ScratchBuffer(byte_extent(made.spec), fill(made.spec, sizes.queries))
-        graph = _Composition(self, sizes, [*used]).graph
         scratch = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if is_converted(o.spec, spec)]
-        plan = graph._plan_in(call, *scratch, *(one.size for one in used.values() if isinstance(one, ScratchBuffer)))
+        scratch += [one.size for one in used.values() if isinstance(one, ScratchBuffer)]
+        try:
+            plan = _first(self._graphs(sizes, [*used], has_node), lambda graph: graph._plan_in(call, *scratch))
+        except NoAlgorithmError:
+            if in_graph == _on(operands, wanted):
+                raise
+            return self._program(call, operation, has_last, longest, few_as_heads=False)
         sources = [used[one] for one in sorted(used, key=lambda one: one.is_result)]  # inputs come first
         executable = with_implicit_operands(plan.executable, sources, len(operands))
         if sizes.tokens:  # engines write the sequences alone
@@ -655,173 +666,80 @@ class Attention(PreferenceOptions, ArrayOperation):
             executable = StepSequence([*cleared, Step(executable, tuple(range(len(operands))))])
         return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results
 
-    # Forward of one query, or of few, which engines compute faster, or only right, as attention of other shapes
-
-    def _add_attention(self, call: Call, builder: StepBuilder, tensors: Mapping[str, Tensor]) -> Program:
-        """Add the steps of forward without a band, of tensors with the axes BHSD; return its program."""
-        limit = call.memory_limit_with_scratch(builder.sequence().workspace_size)
-        inner = Call(Specs({name: one.spec for name, one in tensors.items()}), {}, call.device, call.stream, {}, limit)
-        plain = replace(self, causal=False, window=None, layout="BHSD")
-        program, _ = plain._program(inner, "forward", "statistics" in tensors, ())
-        builder.add(program.executable, *(tensors[one.name] for one in program.operands))
-        return program
-
-    def _has_few_queries(self, sizes: Sizes, specs: Specs) -> bool:
+    def _has_few_queries(self, sizes: Sizes, operands: Sequence[Operand]) -> bool:
         """Return whether each query may be a head: there are few rows of scores, of many keys, with one mask for all."""
+        shapes = {operand.name: operand.spec.shape for operand in operands}
         is_few = sizes.queries > 1 and sizes.batch * sizes.heads * sizes.queries <= FEW_ROWS
-        has_other_mask = self._band(sizes)[:2] != (None, None) or self.dropout or sizes.pages or sizes.tokens
-        is_equal = "lengths_q" not in specs and ("bias" not in specs or specs["bias"].shape[1:3] == (1, 1))
+        has_other_mask = self._band(sizes)[:2] != (None, None) or self.dropout or sizes.tokens
+        if not {"lengths_kv", "page_table"}.isdisjoint(shapes) and (raw.version() < _NODE or "bias" in shapes):
+            return False  # no node for one query
+        is_equal = "lengths_q" not in shapes and shapes.get("bias", (0, 1, 1))[1:3] == (1, 1)
         return is_few and sizes.keys > LONG_KEYS and is_equal and not has_other_mask
 
-    def _queries_as_heads(self, call: Call, sizes: Sizes, operands: Sequence[Operand]) -> Program | None:
-        """Return the program of few queries as one query of more heads, which share heads of k in the same order; else None.
+    def _of_one_query(
+        self, sizes: Sizes, operands: Sequence[Operand], wanted: list[TensorSpec], permits: Callable[[int], bool]
+    ) -> tuple[Sizes, list[TensorSpec], list[Operand]]:
+        """Return few queries of forward as one query of more heads, which share heads of k in the same order.
 
-        q and out are packed if their queries can only so be heads, and copies of that size are permitted.
+        The results are the sizes, the tensors that engines take and the operands of the graph, in the same memory. q and out
+        are packed if their queries can only so be heads, and copies of that size are permitted. Other problems stay.
         """
-        builder = StepBuilder(specs := _specs_of(operands))
-        if not self._has_few_queries(sizes, specs):
-            return None
-        own, used = builder.operands, dict(builder.operands)
-        for name in _OF_QUERIES & {*specs}:
-            if not _are_heads(specs[name]):
-                used[name] = builder.scratch(to_packed(specs[name])._replace(alignment=VECTOR))
-        if not self._permits(call, builder.sequence().workspace_size):
-            return None
-        if used["q"] != own["q"]:
-            builder.copy(own["q"], used["q"])
-        heads = {name: one._replace(spec=_as_heads(one.spec)) for name, one in used.items() if name in _OF_QUERIES}
-        program = self._add_attention(call, builder, used | heads)
-        if used["out"] != own["out"]:
-            builder.copy(used["out"], own["out"])
-        return builder.program(program.name, call.device, operands, program.plan)
+        unchanged = sizes, wanted, _on(operands, wanted)
+        if not self._has_few_queries(sizes, operands):
+            return unchanged
+        rows = [one.name in ("q", "out", "statistics") for one in operands]
+        packed = [
+            spec._replace(strides=packed_strides(spec.shape)) if is_of_rows and not _are_heads(spec) else spec
+            for is_of_rows, spec in zip(rows, wanted, strict=True)
+        ]
+        if not permits(sum(byte_extent(new) for new, old in zip(packed, wanted, strict=True) if new != old)):
+            return unchanged
+
+        def merged(spec: TensorSpec) -> TensorSpec:
+            (b, h, s, d), (batch, _, row, column) = spec.shape, strides_of(spec)
+            return spec._replace(shape=(b, h * s, 1, d), strides=(batch, row, row, column))
+
+        specs = [merged(spec) if is_of_rows else spec for is_of_rows, spec in zip(rows, packed, strict=True)]
+        return sizes._replace(heads=sizes.heads * sizes.queries, queries=1), packed, _on(operands, specs)
 
     def _permits(self, call: Call, size: int) -> bool:
         """Return whether the preference and the memory of the GPU permit scratch memory of a size."""
         permitted = self._permitted_workspace()
         return (permitted is None or size <= permitted) and call.allows(size)
 
-    def _lengths_as_bias(self, call: Call, sizes: Sizes, operands: Sequence[Operand]) -> Program | None:
-        """Return the program of one query with a bias, 0 or -infinity for a masked key, which a graph writes; else None.
+    def _has_node(self, sizes: Sizes, names: Collection[str]) -> bool:
+        """Return whether a node computes forward, besides the graph of products: one query, with lengths as the only masks."""
+        has_other_mask = self._band(sizes)[:2] != (None, None) or self.dropout or sizes.tokens or "bias" in names
+        return sizes.queries == 1 and "lengths_kv" in names and not has_other_mask and raw.version() >= _NODE
 
-        The lengths of k must be the only mask, of many keys, or beside a window of more heads than MANY_HEADS that share keys; the
-        bias must be permitted.
+    def _graphs(self, sizes: Sizes, operands: Sequence[Operand], has_node: bool) -> list[Graph]:
+        """Return the graphs that compute a problem, the fastest first. The node takes every query for there."""
+        return [
+            _Composition(self, sizes, operands, is_node).graph for is_node in ([True, False] if has_node else [False])
+        ]
+
+    def _lengths_there(
+        self, call: Call, sizes: Sizes, operands: Sequence[Operand]
+    ) -> dict[Operand, int | ScratchBuffer]:
+        """Return the lengths of k, 0 without the query of a sequence, which a graph writes; nothing if no engine does.
+
+        Engines compute integers only beside a product: of the first eight numbers of q and k, whose columns are 0.
         """
-        builder = StepBuilder(specs := _specs_of(operands))
-        is_alone = [name for name in _PAGED if name in specs] == ["lengths_kv"]
-        left, right, _ = self._band(sizes)
-        is_needed = sizes.keys > LONG_KEYS
-        if not left is right is None:
-            is_needed = self.causal == "bottom_right" and sizes.heads > MANY_HEADS * sizes.kv_heads
-        if sizes.queries > 1 or not (is_alone and is_needed):
-            return None
-        b, keys, used = sizes.batch, sizes.keys, dict(builder.operands)
-        used["bias"] = builder.scratch(_in_rows_of_16_bytes(_packed(specs["q"].dtype, b, 1, 1, keys)))
-        row, *_ = strides_of(used["bias"].spec)
-        if not self._permits(call, byte_extent(used["bias"].spec)):
-            return None
-        graph, key = self._columns(b, keys, specs["q"].dtype)
-        lengths = graph.tensor("lengths", TensorSpec((1, b, 1), "int32"))
-        zero, masked = graph.number(0.0, 3), graph.number(-math.inf, 3)
-        bias = graph.pointwise("binary_select", zero, masked, graph.pointwise("cmp_lt", key, lengths))
-        if left is not None:
-            first = graph.pointwise("sub", lengths, graph.number(min(left, keys) + 1, 3, "int32"), **_INT32)
-            bias = graph.pointwise("binary_select", bias, masked, graph.pointwise("cmp_ge", key, first))
-        graph.output("bias", bias, specs["q"].dtype, (b * row, row, 1))
+        names, b, n = [one.name for one in operands], sizes.batch, HEAD_SIZES.start
+        (dtype,) = (one.spec.dtype for one in operands if one.name == "q")
+        graph = Graph(workspace_limit=self._permitted_workspace())  # not measured
+        rows = graph.tensor("q", TensorSpec((1, b, n), dtype, (n, 0, 1)))
+        column = graph.tensor("k", TensorSpec((1, n, 1), dtype, (n, 1, 1)))
+        zero = graph.pointwise("gen_index", graph.matmul(rows, column), axis=2)
+        queries, keys = (graph.tensor(name, TensorSpec((1, b, 1), "int32")) for name in READ_LENGTHS)
+        is_there = graph.pointwise("min", queries, graph.number(1, 3, "int32"), **_INT32)
+        there = graph.pointwise("add", zero, graph.pointwise("mul", keys, is_there, **_INT32), **_INT32)
+        graph.output("lengths", there, "int32", (b, 1, 1))
         if (plan := graph._plan_if_supported(call)) is None:
-            return None
-        builder.add(plan.executable, used["q"], used["k"], used.pop("lengths_kv"), used["bias"])
-        program = self._add_attention(call, builder, used)
-        return builder.program(program.name, call.device, operands, program.plan)
-
-    def _columns(self, rows: int, columns: int, dtype: ElementName) -> tuple[Graph, Node]:
-        """Return a graph, and the column of each element of a matrix.
-
-        Engines compute indices only of a product: of the first eight numbers of q and k, in each row and column. The graph is
-        not measured, which would reject infinities.
-        """
-        graph, n = Graph(workspace_limit=self._permitted_workspace()), HEAD_SIZES.start
-        row = graph.tensor("q", TensorSpec((1, rows, n), dtype, (n, 0, 1)))
-        column = graph.tensor("k", TensorSpec((1, n, columns), dtype, (n, 1, 0)))
-        return graph, graph.pointwise("gen_index", graph.matmul(row, column), axis=2)
-
-    def _pages_otherwise(self, call: Call, sizes: Sizes, operands: Sequence[Operand]) -> Program | None:
-        """Return the program of one query of few sequences of pages, or of heads that are masked wrong; else None.
-
-        Chunks of the pages of few sequences are sequences, for more processors; the result is attention to theirs, by their
-        statistics. Of pages, more heads than MANY_HEADS that share keys are queries. A query that is masked has no keys.
-        """
-        builder = StepBuilder(specs := _specs_of(operands))
-        share, chunks = sizes.heads // sizes.kv_heads, self._chunks(call, sizes, specs)
-        is_read_wrong = share > MANY_HEADS and not {"page_table", "lengths_q"}.isdisjoint(specs)
-        has_other_mask = self._band(sizes)[:2] != (None, None) or sizes.tokens
-        if sizes.queries > 1 or has_other_mask or not (is_read_wrong or chunks > 1):
-            return None
-        b, h, n = sizes.batch, sizes.heads, sizes.batch * chunks
-        own, used = builder.operands, dict(builder.operands)
-        if chunks > 1 or "lengths_q" in specs:
-            if (lengths := self._lengths_of_chunks(sizes, chunks, specs)._plan_if_supported(call)) is None:
-                return None
-            reads = [own[name] for name in ("q", "k", "lengths_q", "lengths_kv") if name in specs]
-            used["lengths_kv"] = builder.scratch(_packed("int32", n))
-            used.pop("lengths_q", None)
-            builder.add(lengths.executable, *reads, used["lengths_kv"])
-        if chunks > 1:
-            used["page_table"] = _view(own["page_table"], n, 1, specs["page_table"].shape[2] // chunks, 1)
-            for name in ("q", "out"):
-                used[name] = builder.scratch(_packed(specs["q"].dtype, n, h, 1, specs[name].shape[3]))
-            used["statistics"] = builder.scratch(_packed("float32", n, h, 1, 1))
-            batch, head, _, column = strides_of(specs["q"])
-            one = _view(own["q"], b, 1, h, sizes.head_size, strides=(batch, batch, head, column))
-            builder.add(broadcast(one.spec, _packed(one.spec.dtype, b, chunks, h, sizes.head_size)), one, used["q"])
-        elif sizes.pages:
-            for name in {"q", "bias", "out", "statistics"} & {*used}:
-                (rows, heads, _, width), (batch, head, *_) = used[name].spec.shape, strides_of(used[name].spec)
-                if heads > 1:
-                    shape = rows, h // share, share, width
-                    used[name] = _view(used[name], *shape, strides=(batch, share * head, head, 1))
-        program = self._add_attention(call, builder, used)
-        if chunks > 1:
-
-            def of_chunks(name: str, width: int) -> Tensor:
-                size = used[name].spec.shape[3]
-                return _view(used[name], b, h, chunks, width, strides=(chunks * h * size, size, h * size, 1))
-
-            keys, values = of_chunks("q", HEAD_SIZES.start), of_chunks("out", sizes.value_size)
-            query = _view(keys, b, h, 1, HEAD_SIZES.start, strides=strides_of(keys.spec))
-            bias = _view(used["statistics"], b, h, 1, chunks, strides=(chunks * h, 1, 1, h))
-            results = {name: own[name] for name in _RESULTS["forward"] if name in own}
-            tensors = {"q": query, "k": keys, "v": values, "bias": bias, **results}
-            replace(self, scale=0.0)._add_attention(call, builder, tensors)
-        return builder.program(program.name, call.device, operands, program.plan)
-
-    def _chunks(self, call: Call, sizes: Sizes, specs: Mapping[str, TensorSpec]) -> int:
-        """Return into how many chunks the pages of each sequence are divided: 1 unless few processors would read many keys."""
-        rows = sizes.batch * sizes.heads
-        if not sizes.pages or "bias" in specs or sizes.keys < 4 * LONG_KEYS or 4 * rows > FEW_ROWS:
-            return 1
-        pages, keys = specs["page_table"].shape[2], sizes.keys
-        fits = (
-            n for n in range(1, CHUNKS + 1) if n * rows <= 4 * FEW_ROWS and pages % n == keys % (n * KEYS_AT_ONCE) == 0
-        )
-        chunks = max(fits)
-        return chunks if self._permits(call, chunks * (byte_extent(specs["q"]) + byte_extent(specs["out"]))) else 1
-
-    def _lengths_of_chunks(self, sizes: Sizes, chunks: int, specs: Mapping[str, TensorSpec]) -> Graph:
-        """Return the graph of the number of keys in each chunk of each sequence, 0 without its query."""
-        graph, chunk = self._columns(sizes.batch, chunks, specs["q"].dtype)
-        number: Callable[[int], Node] = partial(graph.number, rank=3, dtype="int32")
-        integers: Callable[..., Node] = partial(graph.pointwise, **_INT32)
-        each, of_sequence = number(sizes.keys // chunks), TensorSpec((1, sizes.batch, 1), "int32")
-        queries, keys = (
-            graph.tensor(name, of_sequence) if name in specs else number(most)
-            for name, most in (("lengths_q", 1), ("lengths_kv", sizes.keys))
-        )
-        rest = integers("sub", keys, integers("mul", chunk, each))
-        there = integers("min", integers("max", rest, number(0)), each)
-        if "lengths_q" in specs:
-            there = integers("mul", there, integers("min", queries, number(1)))
-        graph.output("lengths", there, "int32", (sizes.batch * chunks, chunks, 1))
-        return graph
+            return {}
+        made = Operand("lengths_kv", TensorSpec((b,), "int32", (1,)))
+        reads = tuple(map(names.index, ("q", "k", *READ_LENGTHS)))
+        return {made: ScratchBuffer(byte_extent(made.spec), plan.executable, reads)}
 
     def _operands(
         self, call: Call, operation: str, has_last: bool, longest: Longest = (None, None)
@@ -906,7 +824,7 @@ class Attention(PreferenceOptions, ArrayOperation):
     def _new(self, name: str, shape: tuple[int, ...], tensors: Mapping[str, TensorSpec]) -> TensorSpec:
         """Return a new array: packed statistics, or a result in the order of strides of an input."""
         if name == "statistics":
-            return _packed("float32", *shape)
+            return TensorSpec(shape, "float32", packed_strides(shape))
         like = tensors[_LIKE[name]]
         assert like.strides is not None
         return TensorSpec(shape, like.dtype, packed_strides(shape, stride_order(like.strides)))
@@ -958,6 +876,15 @@ if os.environ.get("CUDNNPY_CHECK_VALUES", "0") not in ("", "0"):
     Attention._run = staticmethod(_run_checked)
 
 
+def _first(graphs: Sequence[Graph], planned: Callable[[Graph], Plan]) -> Plan:
+    """Return the plan of the first graph that an engine computes. Raises NoAlgorithmError."""
+    *others, last = graphs
+    for graph in others:
+        with suppress(NoAlgorithmError):
+            return planned(graph)
+    return planned(last)
+
+
 def _wanted(name: str, given: Any) -> tuple[bool, Any]:
     """Return whether a result is wanted, and the array for it, of an argument that is a bool or an array."""
     if given is None or isinstance(given, bool):
@@ -995,25 +922,6 @@ def _in_rows_of_16_bytes(spec: TensorSpec) -> TensorSpec:
     return to_packed(spec)._replace(strides=packed_strides((*rest, columns)))
 
 
-def _packed(dtype: ElementName, *shape: int) -> TensorSpec:
-    return TensorSpec(shape, dtype, packed_strides(shape))
-
-
-def _view(tensor: Tensor, *shape: int, strides: tuple[int, ...] | None = None) -> Tensor:
-    """Return a tensor in the same memory; packed without strides."""
-    return tensor._replace(spec=tensor.spec._replace(shape=shape, strides=strides or packed_strides(shape)))
-
-
-def _as_heads(spec: TensorSpec) -> TensorSpec:
-    """Return a tensor whose queries are heads."""
-    (b, h, s, d), (batch, _, row, column) = spec.shape, strides_of(spec)
-    return spec._replace(shape=(b, h * s, 1, d), strides=(batch, row, row, column))
-
-
-def _specs_of(operands: Sequence[Operand]) -> Specs:
-    return Specs({operand.name: operand.spec for operand in operands})
-
-
 def _are_heads(spec: TensorSpec) -> bool:
     """Return whether the queries of all heads have equal distances, so that each may be a head."""
     _, head, query, _ = strides_of(spec)
@@ -1037,7 +945,7 @@ def _on(operands: Sequence[Operand], specs: Sequence[TensorSpec]) -> list[Operan
 class _Composition:
     """The graph of attention, or of its gradients if dout is an operand."""
 
-    def __init__(self, options: Attention, sizes: Sizes, operands: Sequence[Operand]) -> None:
+    def __init__(self, options: Attention, sizes: Sizes, operands: Sequence[Operand], is_node: bool = False) -> None:
         self.options, self.sizes = options, sizes
         self.scale = 1 / math.sqrt(sizes.head_size) if options.scale is None else options.scale
         self.has_dbias = any(operand.name == "dbias" for operand in operands)
@@ -1053,8 +961,8 @@ class _Composition:
         for name, node in self.tensors.items():
             node.ragged = ragged[name]
         self.dtype = self.tensors["q"].spec.dtype
-        self.each = self.valid()
-        made = self.gradients() if "dout" in self.tensors else self.attention()
+        self.each = {} if is_node else self.valid()
+        made = self.node() if is_node else self.gradients() if "dout" in self.tensors else self.attention()
         for name, spec, is_result, *_ in operands:
             if is_result:
                 strides = self.along_queries(name, spec).strides
@@ -1082,6 +990,16 @@ class _Composition:
     def offsets_of(self, name: str, spec: TensorSpec) -> Node | None:
         """Return the offsets of packed sequences; None for another tensor."""
         return self.tensors[f"offsets_{side(name)}"] if len(spec.shape) == 3 else None
+
+    def node(self) -> dict[str, Node]:
+        """Add the one operation of forward; return the results by name."""
+        tensors = self.tensors
+        given: dict[str, Any] = {name: tensors[name] for name in "qkv"} | {"scale": self.scale}
+        given |= {f"seq_len_{side(name)}": tensors[f"lengths_{side(name)}"] for name in "qk"}
+        if self.sizes.pages:
+            given |= dict.fromkeys(("page_table_k", "page_table_v"), tensors["page_table"])
+        made = self.graph.add("sdpa_fwd", results=("stats",), **given)
+        return {"out": made["o"], "statistics": made["stats"]}
 
     def attention(self) -> dict[str, Node]:
         """Add the operations of forward; return the results by name."""

@@ -37,15 +37,7 @@ from cudnnpy._core.layouts import (
 from cudnnpy._launch.dispatch import ArrayOperation, Call
 from cudnnpy._launch.operands import check_input, check_like, check_no_overlaps, resolve_output
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
-from cudnnpy._launch.steps import (
-    FunctionCall,
-    OperandAddress,
-    Step,
-    broadcast,
-    in_parts,
-    scaling_arguments,
-    tensor_descriptor,
-)
+from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, in_parts, scaling_arguments, tensor_descriptor
 from cudnnpy._layers.lowerings.sums import sum_by_graphs
 from cudnnpy.descriptors import PoolingDescriptor
 from cudnnpy.names import enumerator
@@ -265,8 +257,10 @@ class Pooling(ArrayOperation):
         if self._averages_whole_images(x) and len(x.shape) == 4 and is_packed(dx) and is_packed(dy):
             # The same for all elements of an image: a broadcast. cudnnPoolingBackward takes up to 5.9 times as long as
             # PyTorch on an H200, and cudnnAddTensor 0.03 to 1.4 times.
-            spread = broadcast(dy, dx, alpha / math.prod(x.shape[2:]), beta)
-            return Program(name, call.device, operands, [Step(spread, (0, 3))]), results
+            each = scaling_arguments(alpha / math.prod(x.shape[2:]), beta, x.dtype)[0]
+            one, two = tensor_descriptor(dy), tensor_descriptor(dx)
+            broadcast = FunctionCall("cudnnAddTensor", each, one, OperandAddress(0), b, two, OperandAddress(1))
+            return Program(name, call.device, operands, [Step(broadcast, (0, 3))]), results
         required_specs = [dy, with_strides_of(x, dx), with_strides_of(y, dy), dx]
         if not (is_dense(dx) and is_dense(dy)):
             required_specs = [to_packed(spec) for spec in required_specs]

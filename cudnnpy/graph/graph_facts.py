@@ -221,14 +221,9 @@ def attends_one_query(graph: OperationGraph) -> bool:
 def masks_one_query_of_many_heads(graph: OperationGraph) -> bool:
     """attention of one query whose keys more than 8 heads share, with pages, or with a comparison of the query's index and \
 lengths, but for keys up to a diagonal"""
-    if not attends_one_query(graph):
+    sizes = attention_sizes(graph)
+    if sizes is None or sizes.is_gradient or sizes.queries > 1 or sizes.sharing <= MANY_HEADS:
         return False
-    if nodes := of_kind(graph, "sdpa_fwd"):
-        return any(
-            graph.specs[t["q"]].shape[1] > MANY_HEADS * graph.specs[t["k"]].shape[1]
-            and not {"page_table_k", "seq_len_q"}.isdisjoint(t)
-            for _, t in nodes
-        )
     lengths = _with_sums(graph, {uid for uid in graph.in_memory if graph.specs[uid].dtype == "int32"})
     indices = _with_sums(graph, {t["y"] for one, t in modes(graph, "gen_index") if one.option("axis") in (2, -2)})
     compared = (
@@ -237,9 +232,7 @@ lengths, but for keys up to a diagonal"""
         if pointwise_name(one.option("mode")) != "cmp_ge"  # of the keys that another mask leaves
     )
     is_masked = any(not pair.isdisjoint(indices) and not pair.isdisjoint(lengths) for pair in compared)
-    sizes = attention_sizes(graph)
-    assert sizes is not None
-    return sizes.sharing > MANY_HEADS and (is_masked or bool(of_kind(graph, "paged_cache_load")))
+    return is_masked or bool(of_kind(graph, "paged_cache_load"))
 
 
 def has_gradient_of_wide_heads(graph: OperationGraph) -> bool:

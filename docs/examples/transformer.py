@@ -82,8 +82,7 @@ class PagedCache:
         table = torch.randperm(batch * pages, device=device).view(batch, pages)
         self.rows = (table[..., None] * PAGE + torch.arange(PAGE, device=device)).flatten(1)  # of keys in the memory
         self.place, self.lengths = new_place(device), torch.zeros(batch, dtype=torch.int32, device=device)
-        ones = torch.ones_like(self.lengths)  # one query of each sequence; without it a memset would write it
-        self.named = {"lengths_q": ones, "lengths_kv": self.lengths, "page_table": table.int().view(batch, 1, pages, 1)}
+        self.named = {"lengths_kv": self.lengths, "page_table": table.int().view(batch, 1, pages, 1)}
         shape = (LAYERS, batch * pages * PAGE, 2, HEADS, WIDTH // HEADS)
         memory = torch.zeros(shape, dtype=torch.float16, device=device)
         in_pages = memory.unflatten(1, (-1, PAGE)).unbind(3)

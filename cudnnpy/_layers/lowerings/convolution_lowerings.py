@@ -45,7 +45,6 @@ from cudnnpy._launch.steps import (
     FunctionCall,
     OperandAddress,
     StepSequence,
-    broadcast,
     scaling_arguments,
     tensor_descriptor,
 )
@@ -418,7 +417,9 @@ def add_epilogue(
     d, (one, zero) = tensor_descriptor(y), scaling_arguments(1.0, 0.0, y.dtype)
     if row is not None:
         shape = (1, y.shape[1], *(1 for _ in y.shape[2:]))
-        builder.add(broadcast(TensorSpec(shape, row.dtype, packed_strides(shape)), y, beta=1.0), *reversed(tensors))
+        spread = tensor_descriptor(TensorSpec(shape, row.dtype, packed_strides(shape)))
+        add = FunctionCall("cudnnAddTensor", one, spread, OperandAddress(1), one, d, OperandAddress(0))
+        builder.add(add, *tensors)
     if activation is not None:
         beta = 1.0 if activation == "swish" else None
         mode = enumerator(raw.cudnnActivationMode_t, activation, "activation")

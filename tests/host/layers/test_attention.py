@@ -38,7 +38,7 @@ from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.reference.graph import _steps
 
 untyped: Any = cudnnpy
-FIRST_RELEASES = {name: getattr(attention_layer, name) for name in ("_MASKS", "_DROPOUT", "_RAGGED")}
+FIRST_RELEASES = {name: getattr(attention_layer, name) for name in ("_MASKS", "_DROPOUT", "_RAGGED", "_NODE")}
 H, BF = "float16", "bfloat16"
 Q, K = (2, 4, 32, 16), (2, 2, 48, 16)
 PACKED = {"q": Q, "k": K, "v": K}
@@ -349,160 +349,70 @@ def one_query(keys: int = 1024, **more: Any) -> dict[str, Any]:
     """Return the arguments of forward for one query of each of two sequences, and the lengths of their keys."""
     shapes: dict[str, Any] = {"q": (2, 4, 1, 64), "k": (2, 1, keys, 64), "v": (2, 1, keys, 64), "lengths_kv": (2,)}
     given_: dict[str, Any] = arrays_of({**shapes, **more})
-    for name in given_.keys() & set(BOTH):
-        given_[name].dtype = "int32"
-    return given_
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"causal": "bottom_right"}, {"workspace_limit": 2 * 2 * 1024}, {"prefer": "autotune"}]
-)
-@pytest.mark.parametrize("dtype", [H, BF])
-def test_the_lengths_of_one_query_are_written_as_a_bias(
-    stand_in: StandInDevice, options: dict[str, Any], dtype: str
-) -> None:
-    given_ = one_query()
-    for name in "qkv":
-        given_[name].dtype = dtype
-    out, statistics = untyped.Attention(**options).forward(**given_, statistics=True)
-    stand_in.check([*given_.values(), out, statistics], stand_in.stream, stand_in.launches)
-    writes, attends = stand_in.launches
-    assert list(writes.addresses.values())[:3] == [given_[name].pointer for name in ("q", "k", "lengths_kv")]
-    assert list(writes.addresses.values())[3] in attends.addresses.values()
-    assert given_["lengths_kv"].pointer not in attends.addresses.values()
-    lengths = np.array([3, 1024], np.int32)
-    bias = of_columns(stand_in.planned_graphs[0], 1024, lengths=lengths)
-    assert (bias == np.where(np.arange(1024) < lengths[:, None], 0, -np.inf)).all()
-
-
-def of_columns(problem: Any, columns: int, **numbers: Any) -> Any:
-    """Evaluate a graph of the columns of a matrix, with numbers for each row of two; return the matrix."""
-    graph = problem.graph
-    values: dict[int, Any] = {
-        tensor.uid: np.float32(tensor.number).reshape(1, 1, 1) for tensor in graph.tensors if tensor.number is not None
-    }
-    arrays = {
-        "q": np.ones((1, 2, 8)),
-        "k": np.ones((1, 8, columns)),
-        **{n: a.reshape(1, 2, 1) for n, a in numbers.items()},
-    }
-    values |= {uid: arrays[name] for uid, name in zip(graph.in_memory, problem.names, strict=True) if name in arrays}
-    list(_steps(graph, values))
-    (made,) = (values[uid] for uid in graph.outputs)
-    return made[0]
-
-
-PAGED: dict[str, Any] = {
-    "q": (2, 16, 1, 64),
-    "k": (300, 8, 16, 64),
-    "v": (300, 8, 16, 32),
-    "lengths_kv": (2,),
-    "page_table": (2, 1, 128, 1),
-}
-
-
-def paged(**more: Any) -> dict[str, Any]:
-    given_: dict[str, Any] = arrays_of({**PAGED, **more})
     for name in given_.keys() & {*BOTH, "page_table"}:
         given_[name].dtype = "int32"
     return given_
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": "bottom_right"}])
-@pytest.mark.parametrize("more", [{}, {"lengths_q": (2,)}])
-def test_the_pages_of_few_sequences_are_in_chunks(
+PAGED: dict[str, Any] = {"k": (30, 2, 16, 64), "v": (30, 2, 16, 64), "page_table": (2, 1, 8, 1)}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": "bottom_right"}, {"prefer": "no_workspace"}, {"prefer": "autotune"}, {"layout": "BSHD"}]
+)
+@pytest.mark.parametrize("more", [{}, PAGED])
+def test_one_query_with_lengths_is_one_operation(
     stand_in: StandInDevice, options: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    given_ = paged(**more)
+    """Which needs the lengths of queries, too: they are written before."""
+    shapes: dict[str, Any] = {"q": (2, 48, 1, 64), "k": (2, 2, 300, 64), "v": (2, 2, 300, 64), **more}
+    if "layout" in options:
+        shapes |= {name: (n, s, h, d) for name, (n, h, s, d) in shapes.items() if name in "qkv"}
+    given_ = one_query(**shapes)
     out, statistics = untyped.Attention(**options).forward(**given_, statistics=True)
-    assert (out.shape, statistics.shape) == ((2, 16, 1, 32), (2, 16, 1, 1))
     stand_in.check([*given_.values(), out, statistics], stand_in.stream, stand_in.launches)
-    names = [launch.name for launch in stand_in.launches]
-    graph = "cudnnBackendExecute"
-    assert names == [graph, "cudnnAddTensor", "cuMemsetD32Async", graph, "cudnnTransformTensor", graph]
-    of_lengths, of_chunks, total = stand_in.planned_graphs
-    lengths, queries = np.array([130, 2048], np.int32), np.array([1, 0], np.int32)
-    found = of_columns(of_lengths, 16, lengths_q=queries, lengths_kv=lengths)
-    expected = np.clip(lengths[:, None] - 128 * np.arange(16), 0, 128)
-    assert (found == (expected * queries[:, None] if more else expected)).all()
-    specs = {spec.shape for spec in of_chunks.specs}
-    assert {(32, 16, 1, 64), (32, 1, 8, 1), (32, 16, 1, 32), (300, 8, 16, 64)} <= specs
-    assert {(2, 16, 1, 8), (2, 16, 16, 8), (2, 16, 16, 32), (2, 16, 1, 16)} <= {spec.shape for spec in total.specs}
-    _, copies, fill, attends, _, sums = stand_in.launches
-    assert given_["q"].pointer in copies.addresses.values()
-    assert fill.arguments[1:3] == (1, 32)
-    assert given_["page_table"].pointer in attends.addresses.values()
-    assert out.pointer in sums.addresses.values()
-    assert given_["lengths_kv"].pointer not in attends.addresses.values()
+    write, attends = stand_in.launches
+    assert write.is_fill
+    assert write.arguments[1:3] == (1, 2)
+    assert {given_[name].pointer for name in given_} | {write.arguments[0]} <= {*attends.addresses.values()}
+    (problem,) = stand_in.planned_graphs
+    (operation,) = problem.graph.operations
+    assert operation.kind == "sdpa_fwd"
 
 
-@pytest.mark.parametrize(
-    ("options", "more"),
-    [
-        ({}, {"page_table": (2, 1, 120, 1)}),  # 1,920 keys
-        ({}, {"q": (33, 8, 1, 64), "lengths_kv": (33,), "page_table": (33, 1, 128, 1)}),
-        ({}, {"page_table": (2, 1, 1096, 1)}),  # 137 times 128 keys
-        ({}, {"bias": (1, 1, 1, 2048)}),
-        ({}, {"q": (2, 16, 2, 64)}),
-        ({"causal": True}, {}),
-        ({"causal": "bottom_right", "window": (64, None)}, {}),
-        ({"workspace_limit": 1000}, {}),
-    ],
-)
-def test_other_pages_are_as_they_are(stand_in: StandInDevice, options: dict[str, Any], more: dict[str, Any]) -> None:
-    given_ = paged(**more)
-    untyped.Attention(**options).forward(**given_)
-    fill, launch = stand_in.launches
+@pytest.mark.parametrize("more", [{}, PAGED])
+def test_a_query_that_is_masked_has_no_keys(stand_in: StandInDevice, more: dict[str, Any]) -> None:
+    given_ = one_query(**more, lengths_q=(2,))
+    out = untyped.Attention().forward(**given_)
+    stand_in.check([*given_.values(), out], stand_in.stream, stand_in.launches)
+    writes, fill, attends = stand_in.launches
     assert fill.is_fill
-    assert given_["lengths_kv"].pointer in launch.addresses.values()
-
-
-@pytest.mark.parametrize("given_bias", [None, (1, 48, 1, 128), (2, 1, 1, 128)])
-@pytest.mark.parametrize("more", [{}, {"lengths_q": (2,)}])
-def test_many_heads_that_share_pages_are_queries(
-    stand_in: StandInDevice, more: dict[str, Any], given_bias: tuple[int, ...] | None
-) -> None:
-    """In the same memory: engines mask heads beyond the eighth wrong."""
-    bias = {} if given_bias is None else {"bias": given_bias}
-    given_ = paged(q=(2, 48, 1, 64), k=(30, 2, 16, 64), v=(30, 2, 16, 64), page_table=(2, 1, 8, 1), **bias, **more)
-    out, statistics = untyped.Attention().forward(**given_, statistics=True)
-    stand_in.check([*given_.values(), out, statistics], stand_in.stream, stand_in.launches)
-    *lengths, fill, attends = stand_in.launches
-    assert len(lengths) == len(more)
-    assert fill.arguments[1:3] == (24, 2)
-    q, *_ = stand_in.planned_graphs[-1].specs
-    assert (q.shape, q.strides) == ((2, 2, 24, 64), (3072, 1536, 64, 1))
-    places = {given_["q"].pointer, out.pointer, statistics.pointer, *(given_[name].pointer for name in bias)}
-    assert places <= {*attends.addresses.values()}
-
-
-def test_many_heads_that_share_keys_have_no_mask_of_the_query(stand_in: StandInDevice) -> None:
-    """A query that is masked has no keys, and a window is written as a bias."""
-    given_ = one_query(q=(2, 9, 1, 64), keys=256, lengths_q=(2,))
-    untyped.Attention().forward(**given_)
-    lengths, attends = stand_in.launches
-    assert given_["lengths_q"].pointer in lengths.addresses.values()
-    assert given_["lengths_q"].pointer not in attends.addresses.values()
-    given_ = one_query(q=(2, 9, 1, 64), keys=256)
-    untyped.Attention(causal="bottom_right", window=(64, None)).forward(**given_)
-    ends = np.array([3, 256], np.int32)
-    bias = of_columns(stand_in.planned_graphs[2], 256, lengths=ends)
-    keys = np.arange(256)
-    assert (bias == np.where((keys < ends[:, None]) & (keys >= ends[:, None] - 65), 0, -np.inf)).all()
+    of_lengths, of_query = stand_in.planned_graphs
+    graph, arrays = of_lengths.graph, {"q": np.ones((1, 2, 8)), "k": np.ones((1, 8, 1))}
+    arrays |= {"lengths_q": np.array([[[0], [1]]]), "lengths_kv": np.array([[[70], [300]]])}
+    values: dict[int, Any] = {
+        tensor.uid: np.float32(tensor.number).reshape(1, 1, 1) for tensor in graph.tensors if tensor.number is not None
+    }
+    values |= {uid: arrays[name] for uid, name in zip(graph.in_memory, of_lengths.names, strict=True) if name in arrays}
+    list(_steps(graph, values))
+    assert values[graph.outputs[0]].ravel().tolist() == [0, 300]
+    assert {given_[name].pointer for name in BOTH} <= {*writes.addresses.values()}
+    assert not {given_[name].pointer for name in BOTH} & {*attends.addresses.values()}
+    assert [one.kind for one in of_query.graph.operations] == ["sdpa_fwd"]
 
 
 @pytest.mark.parametrize(
     ("options", "more"),
     [
-        ({}, {"keys": 512}),
         ({}, {"q": (2, 4, 129, 64)}),
-        ({"prefer": "no_workspace"}, {"q": (2, 4, 2, 64)}),
-        ({}, {"lengths_q": (2,)}),
+        (
+            {"prefer": "no_workspace", "layout": "BSHD"},
+            {"q": (2, 2, 4, 64), "k": (2, 1024, 1, 64), "v": (2, 1024, 1, 64)},
+        ),
         ({}, {"bias": (1, 1, 1, 1024)}),
+        ({}, {"q": (2, 4, 2, 64), "bias": (1, 1, 1, 1024)}),
         ({"causal": True}, {}),
         ({"causal": "bottom_right", "window": (64, None)}, {}),
-        ({"prefer": "no_workspace"}, {}),
-        ({"workspace_limit": 2 * 2 * 1024 - 1}, {}),
     ],
 )
 def test_other_lengths_are_a_mask(stand_in: StandInDevice, options: dict[str, Any], more: dict[str, Any]) -> None:
@@ -510,6 +420,23 @@ def test_other_lengths_are_a_mask(stand_in: StandInDevice, options: dict[str, An
     untyped.Attention(**options).forward(**given_)
     (launch,) = stand_in.launches
     assert given_["lengths_kv"].pointer in launch.addresses.values()
+    assert len(stand_in.planned_graphs[0].graph.operations) > 5
+
+
+def test_a_gpu_without_the_operation_has_products(stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also few queries are rows there."""
+    plan_in = cudnnpy.Graph._plan_in
+
+    def without(self: cudnnpy.Graph, *arguments: Any, **options: Any) -> Any:
+        if len(self._operation_graph({}).operations) == 1:
+            raise NoAlgorithmError("graph of sdpa_fwd", "fastest", "", ())
+        return plan_in(self, *arguments, **options)
+
+    monkeypatch.setattr(cudnnpy.Graph, "_plan_in", without)
+    untyped.Attention().forward(**one_query())
+    untyped.Attention().forward(**one_query(q=(2, 4, 3, 64)))
+    assert [len(problem.graph.operations) > 5 for problem in stand_in.planned_graphs] == [True, True]
+    assert len(stand_in.launches) == 4
 
 
 FEW: dict[str, Any] = {"q": (2, 4, 3, 16), "k": (2, 2, 1024, 16), "v": (2, 2, 1024, 16)}
@@ -524,10 +451,11 @@ def test_few_queries_of_a_long_cache_are_heads(stand_in: StandInDevice) -> None:
     untyped.Attention().forward(**given_, bias=Array(1, 1, 1, 1024, dtype=H))
     untyped.Attention().forward(**one_query(q=(2, 4, 3, 64)))
     untyped.Attention().plan("forward", *(TensorSpec(FEW[name], H) for name in "qkv"), device=0)
-    assert [len(problem.operands) for problem in stand_in.planned_graphs] == [5, 6, 4, 6, 5]
-    for problem in (*stand_in.planned_graphs[:2], stand_in.planned_graphs[4]):
-        of_q, *_ = problem.specs
-        assert (of_q.shape, of_q.strides) == ((2, 12, 1, 16), (192, 16, 16, 1))
+    assert [len(problem.operands) for problem in stand_in.planned_graphs] == [5, 6, 7, 5]
+    for problem in stand_in.planned_graphs:
+        of_q = next(spec for spec in problem.specs if spec.shape[:3] == (2, 12, 1))
+        size = of_q.shape[3]
+        assert (of_q.shape, of_q.strides) == ((2, 12, 1, size), (12 * size, size, size, 1))
     assert len(stand_in.launches) == 4
 
 
@@ -565,12 +493,13 @@ def test_the_last_query_alone_has_all_keys(stand_in: StandInDevice, more: dict[s
         attention = untyped.Attention(causal=causal)
         attention.forward(**given_)
         attention.backward(**given_, **gradients)
-    forward, backward, of_last, gradients_of_last = stand_in.planned_graphs
-    assert (forward, backward) == (of_last, gradients_of_last)
+    half = len(stand_in.planned_graphs) // 2
+    assert stand_in.planned_graphs[:half] == stand_in.planned_graphs[half:]
+    forward, count = stand_in.planned_graphs[half - 2], 2 * half
     untyped.Attention(causal="bottom_right", window=(9, None)).forward(**given_)
     given_["q"] = Array(2, 4, 2, 64, dtype=H)
     untyped.Attention(causal="bottom_right").forward(**given_)
-    assert forward not in stand_in.planned_graphs[4:]
+    assert forward not in stand_in.planned_graphs[count:]
 
 
 def packed_arrays() -> dict[str, Any]:

@@ -134,7 +134,7 @@ def planned(name: str) -> None:
 
 def attention_planned(name: str) -> Any:
     spec = cudnnpy.TensorSpec((2, 2, 16, 16), "float16")
-    return cudnnpy.Attention()._planned_graph(name, 3 * (spec,) + 10 * (None,), (None, None), False, 0)  # type: ignore[arg-type]
+    return cudnnpy.Attention()._planned_graphs(name, 3 * (spec,) + 10 * (None,), (None, None), False, 0)  # type: ignore[arg-type]
 
 
 # alias -> what takes its names; an alias with several is tried with each
