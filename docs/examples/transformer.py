@@ -207,6 +207,7 @@ class Decoder:
         if device != "cuda":
             return
         side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # plans are made before the capture
             for _ in range(3):
                 self.step()
