@@ -8,7 +8,10 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
 - Tensors that are broadcast along the queries are read right in the first row alone. The lengths and the bias are therefore
   described as tensors with all queries, whose stride is 0.
 - Lengths of k alone are read in steps of 128 keys in forward of one query. The diagonal that ends at the last key is a mask of
-  the same keys, which is read right; of many keys, calls write the lengths as a bias.
+  the same keys, which is read right.
+- The index of one query is read wrong in heads beyond the eighth that share keys. One query whose only masks are lengths is
+  therefore the node of attention, which needs none, divides the keys among processors by lengths, and takes pages. It ignores
+  that a query is masked: a graph makes its keys none before.
 - Scores below LEAST become -infinity by two products, of which the first overflows; NaN stays. Forward takes two thirds of the
   time that it takes with a selection by a comparison (docs/dev/benchmarks.md).
 - Masked scores are -infinity, which the engines of forward take for what it is. In backward, the difference of -infinity to the
@@ -73,10 +76,7 @@ KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end up to a
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
 _NODE = 91900  # the first release whose node for one query with lengths was measured
-# The engine for one query divides the keys among processors. Of more than LONG_KEYS keys, it is faster for FEW_ROWS rows of
-# scores or fewer, each as a head with one query.
-LONG_KEYS = 512
-FEW_ROWS = 1024
+LONG_KEYS = 512  # of more, few queries are heads of one query
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
 PACKING = ("offsets_q", "offsets_kv")
@@ -521,7 +521,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         -------
         Plan
             The plan. Its operands are q, k, v, the optional ones that are given, out and statistics; or dout, q, k, v, out,
-            statistics, the optional ones, dq, dk, dv and dbias. With `page_table` lengths_q is always one of them.
+            statistics, the optional ones, dq, dk, dv and dbias. With `page_table`, or with `lengths_kv` of one query, lengths_q
+            is always one of them; if it is not passed here, it must be the number of queries in each sequence.
 
         Raises
         ------
@@ -667,14 +668,22 @@ class Attention(PreferenceOptions, ArrayOperation):
         return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results
 
     def _has_few_queries(self, sizes: Sizes, operands: Sequence[Operand]) -> bool:
-        """Return whether each query may be a head: there are few rows of scores, of many keys, with one mask for all."""
+        """Return whether each query is a head: of many keys, with one mask for all, if the engine for one query is faster.
+
+        It divides the keys among processors, and reads a head of k once for 64 rows of scores. The engine for several queries
+        takes a processor for each head of q. The times are in keys of one processor (docs/dev/benchmarks.md).
+        """
         shapes = {operand.name: operand.spec.shape for operand in operands}
-        is_few = sizes.queries > 1 and sizes.batch * sizes.heads * sizes.queries <= FEW_ROWS
         has_other_mask = self._band(sizes)[:2] != (None, None) or self.dropout or sizes.tokens
         if not {"lengths_kv", "page_table"}.isdisjoint(shapes) and (raw.version() < _NODE or "bias" in shapes):
             return False  # no node for one query
         is_equal = "lengths_q" not in shapes and shapes.get("bias", (0, 1, 1))[1:3] == (1, 1)
-        return is_few and sizes.keys > LONG_KEYS and is_equal and not has_other_mask
+        if sizes.queries == 1 or sizes.keys <= LONG_KEYS or has_other_mask or not is_equal:
+            return False
+        heads, kv_heads = sizes.batch * sizes.heads, sizes.batch * sizes.kv_heads
+        passes = max(1.0, heads * sizes.queries / kv_heads / 64)
+        as_heads = sizes.keys * kv_heads * passes / 90 + heads * sizes.queries
+        return as_heads < sizes.keys * max(1.0, heads / 132)
 
     def _of_one_query(
         self, sizes: Sizes, operands: Sequence[Operand], wanted: list[TensorSpec], permits: Callable[[int], bool]
@@ -804,7 +813,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         if bias is not None:
             tensors["bias"] = check_input(call, "bias", range(4, 5), (q.dtype, "float32"), empty=True)
         numbers: dict[str, tuple[Any, ...]] = {
-            **dict.fromkeys(("lengths_q", "lengths_kv"), ((sizes.batch,), "int32")),
+            **dict.fromkeys(READ_LENGTHS, ((sizes.batch,), "int32")),
             **dict.fromkeys(("seed", "offset"), ((1,), "int64")),
             **dict.fromkeys(PACKING, ((sizes.batch + 1,), "int32", "int64")),
             "page_table": (shapes.get("page_table"), "int32"),
@@ -1109,7 +1118,7 @@ class _Composition:
     def valid(self) -> dict[str, Node]:
         """Add the lengths as one number for each sequence, which pages and packed sequences need: the same memory."""
         part: dict[str, Any] = {"start": (0, 0, 0, 0), "limit": (self.sizes.batch, 1, 1, 1), "stride": (1, 1, 1, 1)}
-        names = ("lengths_q", "lengths_kv") if self.sizes.pages or self.sizes.tokens else ()
+        names = READ_LENGTHS if self.sizes.pages or self.sizes.tokens else ()
         return {name: self.graph.add("slice", x=self.tensors[name], **part)["y"] for name in names}
 
     def loaded(self, name: str, is_transposed: bool = False) -> Node:

@@ -28,7 +28,7 @@ from offline_profiles import needs_profiles
 from stand_in_device import OTHER, Array, StandInDevice
 
 import cudnnpy
-from cudnnpy import Attention, DeviceProfile, Engine, NoAlgorithmError, TensorSpec, reference
+from cudnnpy import Attention, DeviceProfile, Engine, NoAlgorithmError, TensorSpec, raw, reference
 from cudnnpy._core.layouts import packed_strides
 from cudnnpy._layers import attention as attention_layer
 from cudnnpy._planning import candidates
@@ -478,6 +478,37 @@ def test_other_queries_are_rows_and_those_in_another_order_are_copied(
     untyped.Attention(**options).forward(**arrays_of({**FEW, **more}))
     assert stand_in.planned_graphs[0].specs[0].shape[1] == (12 if copies else 4)
     assert [launch.name for launch in stand_in.launches].count("cudnnTransformTensor") == copies
+
+
+@pytest.mark.parametrize(
+    ("batch", "kv_heads", "queries", "are_heads"),
+    [(1, 8, 16, True), (64, 8, 4, True), (64, 8, 16, False), (16, 32, 4, False), (1, 32, 4, True), (1, 1, 128, False)],
+)
+def test_queries_are_heads_where_that_is_faster(
+    stand_in: StandInDevice, batch: int, kv_heads: int, queries: int, are_heads: bool
+) -> None:
+    """Measured for 2,048 keys; one head of k is read once for 64 rows."""
+    shapes = {"q": (batch, 32, queries, 16), **dict.fromkeys("kv", (batch, kv_heads, 2048, 16))}
+    arrays = {name: Array(*shape, dtype=H, pointer=at << 32) for at, (name, shape) in enumerate(shapes.items(), 1)}
+    untyped.Attention().forward(**arrays, out=Array(*shapes["q"], dtype=H, pointer=9 << 32))
+    heads = stand_in.planned_graphs[0].specs[0].shape[1]
+    assert heads == (32 * queries if are_heads else 32)
+
+
+def test_plans_of_one_query_with_lengths_need_those_of_queries() -> None:
+    """Which one operation computes; masked queries and other masks are products."""
+    if raw.version() < FIRST_RELEASES["_NODE"]:
+        pytest.skip("the operation came with cuDNN 9.19 and its device profiles")
+    q, k, lengths = TensorSpec((2, 16, 1, 64), H), TensorSpec((2, 2, 600, 64), H), TensorSpec((2,), "int32")
+    named: dict[str, Any] = {"lengths_kv": lengths, "device": DeviceProfile.load("h200")}
+    plan = Attention().plan("forward", q, k, k, **named)
+    assert plan.operands == ("q", "k", "v", "lengths_q", "lengths_kv", "out", "statistics")
+    sources = [one.name for one in Attention().candidates("forward", q, k, k, **named) if not one.rejection_reason]
+    assert plan.name in sources
+    with pytest.raises(NoAlgorithmError, match="masks heads beyond the eighth wrong"):
+        Attention().plan("forward", q, k, k, lengths_q=lengths, **named)
+    with pytest.raises(NoAlgorithmError, match="masks heads beyond the eighth wrong"):
+        Attention(causal="bottom_right", window=(9, None)).plan("forward", q, k, k, **named)
 
 
 @pytest.mark.parametrize("more", [{}, {"lengths_kv": (2,)}, {"lengths_q": (2,), "lengths_kv": (2,)}])
