@@ -499,7 +499,7 @@ def test_plans_of_one_query_with_lengths_need_those_of_queries() -> None:
     """Which one operation computes; masked queries and other masks are products."""
     if raw.version() < FIRST_RELEASES["_NODE"]:
         pytest.skip("the operation came with cuDNN 9.19 and its device profiles")
-    q, k, lengths = TensorSpec((2, 16, 1, 64), H), TensorSpec((2, 2, 600, 64), H), TensorSpec((2,), "int32")
+    q, k, lengths = TensorSpec((2, 18, 1, 64), H), TensorSpec((2, 2, 600, 64), H), TensorSpec((2,), "int32")
     named: dict[str, Any] = {"lengths_kv": lengths, "device": DeviceProfile.load("h200")}
     plan = Attention().plan("forward", q, k, k, **named)
     assert plan.operands == ("q", "k", "v", "lengths_q", "lengths_kv", "out", "statistics")
