@@ -521,8 +521,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         -------
         Plan
             The plan. Its operands are q, k, v, the optional ones that are given, out and statistics; or dout, q, k, v, out,
-            statistics, the optional ones, dq, dk, dv and dbias. With `page_table`, or with `lengths_kv` of one query, lengths_q
-            is always one of them; if it is not passed here, it must be the number of queries in each sequence.
+            statistics, the optional ones, dq, dk, dv and dbias. With `page_table`, and from cuDNN 9.19 on with `lengths_kv` of
+            one query, lengths_q is always one of them; if it is not passed here, it must be the number of queries.
 
         Raises
         ------
