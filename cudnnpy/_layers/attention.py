@@ -670,8 +670,8 @@ class Attention(PreferenceOptions, ArrayOperation):
     def _has_few_queries(self, sizes: Sizes, operands: Sequence[Operand]) -> bool:
         """Return whether each query is a head: of many keys, with one mask for all, if the engine for one query is faster.
 
-        It divides the keys among processors, and reads a head of k once for 64 rows of scores. The engine for several queries
-        takes a processor for each head of q. The times are in keys of one processor (docs/dev/benchmarks.md).
+        It divides the keys among processors, and reads a head of k once for 64 rows of head size 128. The engine for several
+        queries takes a processor for each head of q. The times are in keys of one processor (docs/dev/benchmarks.md).
         """
         shapes = {operand.name: operand.spec.shape for operand in operands}
         has_other_mask = self._band(sizes)[:2] != (None, None) or self.dropout or sizes.tokens
@@ -681,7 +681,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         if sizes.queries == 1 or sizes.keys <= LONG_KEYS or has_other_mask or not is_equal:
             return False
         heads, kv_heads = sizes.batch * sizes.heads, sizes.batch * sizes.kv_heads
-        passes = max(1.0, heads * sizes.queries / kv_heads / 64)
+        passes = max(1.0, heads * sizes.queries / kv_heads * sizes.head_size / (64 * 128))
         as_heads = sizes.keys * kv_heads * passes / 90 + heads * sizes.queries
         return as_heads < sizes.keys * max(1.0, heads / 132)
 
