@@ -723,9 +723,8 @@ class Attention(PreferenceOptions, ArrayOperation):
 
     def _graphs(self, sizes: Sizes, operands: Sequence[Operand], has_node: bool) -> list[Graph]:
         """Return the graphs that compute a problem, the fastest first. The node takes every query for there."""
-        return [
-            _Composition(self, sizes, operands, is_node).graph for is_node in ([True, False] if has_node else [False])
-        ]
+        forms = [True, False] if has_node else [False]
+        return [_Composition(self, sizes, operands, is_node).graph for is_node in forms]
 
     def _lengths_there(
         self, call: Call, sizes: Sizes, operands: Sequence[Operand]

@@ -226,11 +226,8 @@ lengths, but for keys up to a diagonal"""
         return False
     lengths = _with_sums(graph, {uid for uid in graph.in_memory if graph.specs[uid].dtype == "int32"})
     indices = _with_sums(graph, {t["y"] for one, t in modes(graph, "gen_index") if one.option("axis") in (2, -2)})
-    compared = (
-        {t["x"], t["b"]}
-        for one, t in modes(graph, "cmp_")
-        if pointwise_name(one.option("mode")) != "cmp_ge"  # of the keys that another mask leaves
-    )
+    # cmp_ge is right: another mask leaves only the keys before the diagonal
+    compared = [{t["x"], t["b"]} for one, t in modes(graph, "cmp_") if pointwise_name(one.option("mode")) != "cmp_ge"]
     is_masked = any(not pair.isdisjoint(indices) and not pair.isdisjoint(lengths) for pair in compared)
     return is_masked or bool(of_kind(graph, "paged_cache_load"))
 
