@@ -136,7 +136,7 @@ def has_index(graph: OperationGraph) -> bool:
 
 
 def _with_sums(graph: OperationGraph, uids: set[int]) -> set[int]:
-    """Return unique ids, and those of sums and differences with them."""
+    """Return the unique ids of tensors, and of all sums and differences that these tensors are terms of."""
     found = set(uids)
     for one, tensors in modes(graph):
         if pointwise_name(one.option("mode")) in ("add", "sub") and not found.isdisjoint((tensors["x"], tensors["b"])):

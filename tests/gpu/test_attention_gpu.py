@@ -96,22 +96,31 @@ def compare(operation: str, problem: Drawn, given: Arrays, found: Arrays, expect
         assert worst <= 1, f"{operation} {name}: {worst:.3g} of the tolerance"
 
 
+def check_forward(problem: Drawn, attention: Any, on_gpu: Arrays, expected: Arrays) -> bool:
+    """Forward is the reference's, with the same bits without statistics if it is deterministic; False without an engine."""
+    results = {name: poison(array.shape, array.dtype) for name, array in expected.items()}
+    alone = {"out": poison(expected["out"].shape, expected["out"].dtype)}
+    try:
+        attention.forward(**on_gpu, **results)
+    except NoAlgorithmError:
+        assert may_lack_engine_of_one_query(problem)
+        return False
+    attention.forward(**on_gpu, **alone)
+    for found in (results, alone):
+        compare("forward", problem, problem.without_dout(), found, expected)
+    if attention.deterministic:
+        assert cudnnpy.to_numpy(alone["out"]).tobytes() == cudnnpy.to_numpy(results["out"]).tobytes()
+    return True
+
+
 def check(problem: Drawn, **options: Any) -> None:
     """Forward and backward are the reference's; backward takes the reference's results of forward."""
     arrays, attention = problem.arrays, Attention(**problem.options, **options)
     made, gradients = expected_results(problem)
     on_gpu = on_device({**arrays, **made})
     inputs = {name: on_gpu[name] for name in problem.without_dout()}
-    results = {name: poison(array.shape, array.dtype) for name, array in made.items()}
-    try:
-        attention.forward(**inputs, **results)
-    except NoAlgorithmError:
-        assert may_lack_engine_of_one_query(problem)
+    if not check_forward(problem, attention, inputs, made):
         return
-    compare("forward", problem, problem.without_dout(), results, made)
-    alone = {"out": poison(made["out"].shape, made["out"].dtype)}
-    attention.forward(**inputs, **alone)
-    compare("forward", problem, problem.without_dout(), alone, made)
     if "bias" in arrays and keys_of(problem) == 1:
         return  # refused by name
     if "dbias" in gradients and (options.get("deterministic") or arrays["bias"].shape[3] % 8):
@@ -202,16 +211,7 @@ def check_pages(problem: Drawn) -> None:
         if not is_given and (problem.arrays["lengths_q"] != every).any():
             continue
         given = {name: array for name, array in on_gpu.items() if is_given or name != "lengths_q"}
-        results = {name: poison(array.shape, array.dtype) for name, array in expected.items()}
-        try:
-            attention.forward(**given, **results)
-        except NoAlgorithmError:
-            assert may_lack_engine_of_one_query(problem)
-            return
-        compare("forward", problem, problem.arrays, results, expected)
-        alone = {"out": poison(expected["out"].shape, expected["out"].dtype)}
-        attention.forward(**given, **alone)
-        compare("forward", problem, problem.arrays, alone, expected)
+        check_forward(problem, attention, given, expected)
 
 
 @pytest.mark.parametrize("seed", range(EXAMPLES))

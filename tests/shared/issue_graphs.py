@@ -134,11 +134,16 @@ def attention(g: Graph, heads: int = 4, kv_heads: int = 4, queries: int = 64, ke
         scores = g.pointwise("binary_select", scores, g.number(-1e9), g.pointwise("cmp_ge", row, column))
     else:
         scores = g.pointwise("mul", scores, g.number(2.0**-6))
+    attended(g, scores, v)
+
+
+def attended(g: Graph, scores: Any, v: Any, there: Any = None) -> None:
+    """The softmax of the scores, its statistics, and its product with v, of so many valid rows and columns."""
     most = g.reduction("max", scores, (3,))
     e = g.pointwise("exp", g.pointwise("sub", scores, most))
     total = g.reduction("add", e, (3,))
     g.output("statistics", g.pointwise("add", most, g.pointwise("log", total)), "float32")
-    g.output("o", g.matmul(g.pointwise("div", e, total, dtype="float16"), v), "float16")
+    g.output("o", g.matmul(g.pointwise("div", e, total, dtype="float16"), v, m=there, k=there), "float16")
 
 
 def attention_nodes(g: Graph, queries: int = 1, is_whole: bool = False) -> None:
@@ -158,17 +163,14 @@ def attention_nodes(g: Graph, queries: int = 1, is_whole: bool = False) -> None:
 def attention_to_lengths(g: Graph, heads: int = 12, is_paged: bool = False, left: int | None = None) -> None:
     """One query, whose heads share a head of k, with the keys of a length, or the last ones of them."""
     integers: dict[str, Any] = {"dtype": "int32", "compute_dtype": "int32"}
-    q, lengths = (
-        g.tensor("q", TensorSpec((2, heads, 1, 64), "float16")),
-        g.tensor("lengths", TensorSpec((2, 1, 1, 1), "int32")),
-    )
+    q = g.tensor("q", TensorSpec((2, heads, 1, 64), "float16"))
+    lengths, there = g.tensor("lengths", TensorSpec((2, 1, 1, 1), "int32")), None
     shape, turned = (2, 1, 128, 64), {"shape": (2, 1, 64, 128), "strides": (8192, 8192, 1, 64)}
-    valid: dict[str, Any] = {}
     if is_paged:
         table = g.tensor("page_table", TensorSpec((2, 1, 8, 1), "int32"))
         part: dict[str, Any] = {"start": (0, 0, 0, 0), "limit": (2, 1, 1, 1), "stride": (1, 1, 1, 1)}
-        valid = {"there": g.add("slice", x=lengths, **part)["y"]}
-        load: dict[str, Any] = {"sequence": valid["there"], "page_table": table}
+        there = g.add("slice", x=lengths, **part)["y"]
+        load: dict[str, Any] = {"sequence": there, "page_table": table}
         containers = (g.tensor(name, TensorSpec((8, 1, 16, 64), "float16")) for name in "kv")
         ways: tuple[dict[str, Any], ...] = (turned, {"shape": shape, "strides": (8192, 8192, 64, 1)})
         k, v = (
@@ -177,7 +179,6 @@ def attention_to_lengths(g: Graph, heads: int = 12, is_paged: bool = False, left
         )
     else:
         k, v = g.tensor("k", TensorSpec(dtype="float16", **turned)), g.tensor("v", TensorSpec(shape, "float16"))
-    there = valid.get("there")
     scores = g.pointwise("mul", g.matmul(q, k, m=there, n=there), g.number(0.125))
 
     def selected(x: Any, mode: str, a: Any, b: Any) -> Any:
@@ -196,11 +197,7 @@ def attention_to_lengths(g: Graph, heads: int = 12, is_paged: bool = False, left
     if left is not None:
         column = g.pointwise("add", index(scores, 3), g.number(left + 1, dtype="int32"), **integers)
         scores = selected(scores, "cmp_gt", column, diagonal(scores))
-    most = g.reduction("max", scores, (3,))
-    e = g.pointwise("exp", g.pointwise("sub", scores, most))
-    total = g.reduction("add", e, (3,))
-    g.output("statistics", g.pointwise("add", most, g.pointwise("log", total)), "float32")
-    g.output("o", g.matmul(g.pointwise("div", e, total, dtype="float16"), v, m=there, k=there), "float16")
+    attended(g, scores, v, there)
 
 
 def summed_axis(g: Graph, shape: tuple[int, int], axis: int) -> None:
