@@ -8,7 +8,9 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
 - Tensors that are broadcast along the queries are read right in the first row alone. The lengths and the bias are therefore
   described as tensors with all queries, whose stride is 0.
 - Lengths of k alone are read in steps of 128 keys in forward of one query. The diagonal that ends at the last key is a mask of
-  the same keys, which is read right.
+  the same keys, which is read right beside them. For several queries the diagonal alone is that mask.
+- Beside the lengths of both, gradients have the valid sizes of all products. Engines skip what is beyond in half the time, and
+  leave it unwritten for empty sequences. The mask of queries is then in the sizes.
 - The index of one query is read wrong in heads beyond the eighth that share keys. One query whose only masks are lengths is
   therefore the node of attention, which needs none, divides the keys among processors by lengths, and takes pages. It ignores
   that a query is masked: a graph makes its keys none before.
@@ -72,7 +74,7 @@ HEAD_SIZES = range(8, 257, 8)
 _MASKS = 91000  # the first release whose engines take a score of -infinity for a mask
 _DROPOUT = 91400  # the heuristics of releases from 9.11 on fail for a dropout (pytorch #163903)
 _RAGGED = 91800  # gradients of earlier releases need a workspace of zeros for them (TransformerEngine #2186)
-KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end up to a multiple of it, cuDNN 9.19
+KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end, and skip keys, in multiples of it, cuDNN 9.19
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
 _NODE = 91900  # the first release whose node for one query with lengths was measured
@@ -1084,9 +1086,11 @@ class _Composition:
             x = g.pointwise("add", x, tensors["bias"])
             large = math.ldexp(1, 128) / -LEAST  # a product of it and numbers below LEAST is -infinity in float32
             x = g.pointwise("mul", g.pointwise("mul", x, self.number(large)), self.number(1 / large))
-        if lengths_q is not None:
+        has_diagonal = is_bottom_right and right == 0  # which has no keys beyond the lengths
+        is_in_sizes = "dout" in tensors and self.each and not has_diagonal and not self.has_dbias
+        if lengths_q is not None and not is_in_sizes:
             x = selected(x, g.pointwise("cmp_lt", query(x), lengths_q))
-        if lengths_kv is not None:
+        if lengths_kv is not None and not (has_diagonal and self.sizes.queries > 1):
             x = selected(x, g.pointwise("cmp_lt", key(x), lengths_kv))
         if is_bottom_right and not lengths_q is lengths_kv is None:
             keys = g.number(self.sizes.keys, dtype="int32") if lengths_kv is None else lengths_kv
@@ -1115,9 +1119,14 @@ class _Composition:
         return self.graph.pointwise("add", indices, self.graph.number(by, dtype="int32"), **_INT32)
 
     def valid(self) -> dict[str, Node]:
-        """Add the lengths as one number for each sequence, which pages and packed sequences need: the same memory."""
+        """Add the lengths as one number for each sequence: the same memory. Engines skip what is beyond.
+
+        Pages and packed sequences need them. Gradients gain more than the clearing of their results takes.
+        """
         part: dict[str, Any] = {"start": (0, 0, 0, 0), "limit": (self.sizes.batch, 1, 1, 1), "stride": (1, 1, 1, 1)}
-        names = READ_LENGTHS if self.sizes.pages or self.sizes.tokens else ()
+        skips = "dout" in self.tensors and max(self.sizes.queries, self.sizes.keys) > KEYS_AT_ONCE
+        skips = skips and set(READ_LENGTHS) <= self.tensors.keys()
+        names = READ_LENGTHS if skips or self.sizes.pages or self.sizes.tokens else ()
         return {name: self.graph.add("slice", x=self.tensors[name], **part)["y"] for name in names}
 
     def loaded(self, name: str, is_transposed: bool = False) -> Node:

@@ -9,6 +9,7 @@ the buffer they leave sums for a bias unwritten (cuDNN 9.19), so that it is not 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
@@ -45,7 +46,7 @@ def parts(graph: OperationGraph) -> list[Part]:
         for _, uid in one.results
         if uid in outputs
     )
-    found, specs = [Part(viewed, views, 0, sums)], viewed.specs
+    found, specs = [Part(viewed, views, 0, sums, _of_empty_sequences(viewed, products[-1], sums))], viewed.specs
     for product in products:
         tensors = product.tensors
         a, spec = tensors["a"], specs[tensors["c"]]
@@ -57,13 +58,20 @@ def parts(graph: OperationGraph) -> list[Part]:
     return found
 
 
-def _of_empty_sequences(graph: OperationGraph, product: Operation) -> tuple[tuple[int, float], ...]:
-    """Return the results of attention with pages of keys, and what they are for a sequence without queries or keys.
+def _of_empty_sequences(
+    graph: OperationGraph, product: Operation, sums: Collection[int] | None = None
+) -> tuple[tuple[int, float], ...]:
+    """Return the results of attention with valid sizes, and what they are for a sequence without queries or keys.
 
-    Engines leave them unwritten (cuDNN 9.19), but for one query.
+    Engines leave them unwritten (cuDNN 9.19), but for one query in pages. `sums` are those of a gradient that are cleared
+    anyway. How much memory ragged tensors have is not known here.
     """
     ((_, out),), specs = product.results, graph.specs
-    if all(one.kind != "paged_cache_load" for one in graph.operations) or specs[out].shape[2] == 1:
+    if "m_override" not in product.tensors or any(one.ragged for one in graph.tensors):
+        return ()
+    if sums is not None:
+        return tuple((uid, 0.0) for uid in graph.outputs if uid not in sums)
+    if specs[out].shape[2] == 1:
         return ()
     statistics = ((uid, -math.inf) for uid in graph.outputs if uid != out and specs[uid].dtype == "float32")
     return ((out, 0.0), *statistics)

@@ -23,6 +23,7 @@ from cudnnpy.graph.graph_facts import (
     of_kind,
     rows_are_aligned,
     sizes,
+    with_sums,
 )
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, each_uid
 
@@ -232,6 +233,27 @@ def _of_one_query(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attent
             yield lengths, "beside it a selection where the index of the query + lengths - 1 >= those of the keys"
 
 
+def _of_diagonals(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-diagonal-alone
+    """The sum of the index of one query and lengths of keys is compared right beside a mask by the lengths, or valid sizes."""
+    is_masked = any(axis == 3 for *_, axis in _masks_of_lengths(graph).values())
+    has_sizes = any("n_override" in tensors for _, tensors in of_kind(graph, "matmul"))
+    if is_masked or has_sizes or not _is_attention(graph) or _is_gradient(graph):
+        return
+    for lengths in (uid for uid in graph.in_memory if graph.specs[uid].dtype == "int32"):
+        sums = with_sums(graph, {lengths}) - {lengths}
+        for _, tensors in modes(graph, "cmp_"):
+            *_, queries, keys = graph.specs[tensors["y"]].shape
+            if queries == 1 < keys and not sums.isdisjoint((tensors["x"], tensors["b"])):
+                yield lengths, "beside it a selection where the index of the keys < lengths"
+
+
+def _of_nodes(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-node-lengths
+    """The operation of attention reads the lengths of the keys beside those of the queries."""
+    for _, tensors in of_kind(graph, "sdpa_fwd"):
+        if "seq_len_kv" in tensors and "seq_len_q" not in tensors:
+            yield tensors["seq_len_kv"], "seq_len_q beside it"
+
+
 def _masks_of_lengths(graph: OperationGraph) -> dict[int, tuple[int, int, int, int]]:
     """Return for masked scores the scores, the tensor whose indices are compared, the lengths, and the indices' axis."""
     maker = {uid: one for one in graph.operations for _, uid in one.results}
@@ -408,4 +430,6 @@ _REJECTIONS: tuple[tuple[Callable[[OperationGraph], Iterator[tuple[int, str]]], 
     (_of_queries, "reads only the first row right"),
     (_of_keys, "misreads it"),
     (_of_one_query, "reads it in steps of 128 keys"),
+    (_of_diagonals, "ignores it"),
+    (_of_nodes, "ignores it"),
 )

@@ -135,7 +135,7 @@ def has_index(graph: OperationGraph) -> bool:
     return len(of_kind(graph, "matmul")) < 2 and any(modes(graph, "gen_index"))
 
 
-def _with_sums(graph: OperationGraph, uids: set[int]) -> set[int]:
+def with_sums(graph: OperationGraph, uids: set[int]) -> set[int]:
     """Return the unique ids of tensors, and of all sums and differences that these tensors are terms of."""
     found = set(uids)
     for one, tensors in modes(graph):
@@ -146,7 +146,7 @@ def _with_sums(graph: OperationGraph, uids: set[int]) -> set[int]:
 
 def selects_by_numbers(graph: OperationGraph) -> bool:
     """the gradient of attention with a selection by a comparison of other numbers than indices"""
-    indices = _with_sums(graph, {tensors["y"] for _, tensors in modes(graph, "gen_index")})
+    indices = with_sums(graph, {tensors["y"] for _, tensors in modes(graph, "gen_index")})
     compared = ({tensors["x"], tensors["b"]} for _, tensors in modes(graph, "cmp_"))
     return len(of_kind(graph, "matmul")) >= PRODUCTS_OF_GRADIENT and any(indices.isdisjoint(pair) for pair in compared)
 
@@ -182,6 +182,7 @@ class AttentionSizes(NamedTuple):
     """The sizes of attention, or of its gradient."""
 
     rows: int  #: heads of all sequences
+    heads: int  #: of a sequence
     queries: int
     keys: int
     head_size: int
@@ -208,7 +209,7 @@ def attention_sizes(graph: OperationGraph) -> AttentionSizes | None:
     if is_gradient := len(others) > 1:  # dout @ transpose(v) is the one with no result as its first factor
         others = [{"b": one["a"]} for one in others if one["a"] not in maker]
     value_size, sharing = specs[others[0]["b"]].shape[-1], rows[-1] // specs[scores["b"]].shape[-3]
-    return AttentionSizes(prod(rows), queries, keys, size, value_size, is_gradient, sharing)
+    return AttentionSizes(prod(rows), rows[-1], queries, keys, size, value_size, is_gradient, sharing)
 
 
 def attends_one_query(graph: OperationGraph) -> bool:
@@ -224,8 +225,8 @@ lengths, but for keys up to a diagonal"""
     sizes = attention_sizes(graph)
     if sizes is None or sizes.is_gradient or sizes.queries > 1 or sizes.sharing <= MANY_HEADS:
         return False
-    lengths = _with_sums(graph, {uid for uid in graph.in_memory if graph.specs[uid].dtype == "int32"})
-    indices = _with_sums(graph, {t["y"] for one, t in modes(graph, "gen_index") if one.option("axis") in (2, -2)})
+    lengths = with_sums(graph, {uid for uid in graph.in_memory if graph.specs[uid].dtype == "int32"})
+    indices = with_sums(graph, {t["y"] for one, t in modes(graph, "gen_index") if one.option("axis") in (2, -2)})
     # cmp_ge is right: another mask leaves only the keys before the diagonal
     compared = [{t["x"], t["b"]} for one, t in modes(graph, "cmp_") if pointwise_name(one.option("mode")) != "cmp_ge"]
     is_masked = any(not pair.isdisjoint(indices) and not pair.isdisjoint(lengths) for pair in compared)

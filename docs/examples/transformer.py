@@ -4,7 +4,7 @@
 
 It learns to continue arithmetic progressions. Each step of training is computed twice, with cudnnpy's attention and with
 PyTorch's, and the losses and gradients are compared; so is each token that is decoded. On the CPU cudnnpy.reference takes the
-place of cudnnpy. On a GPU the times of both are printed.
+place of cudnnpy. On a GPU the times of both are printed, in CUDA graphs.
 """
 
 import argparse
@@ -197,24 +197,27 @@ def train(network, steps, length, device):
     return [float(loss) for loss in losses]
 
 
+def captured(function):
+    """Return the launch of a CUDA graph of what a function does on a GPU."""
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # plans are made before the capture
+        for _ in range(3):
+            function()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=side):
+        function()
+    return graph.replay
+
+
 class Decoder:
     """Scores of one token after the other, on a GPU by a CUDA graph that is captured once."""
 
     @torch.no_grad()
     def __init__(self, network, batch, longest, device, cache):
         self.network, self.past = network, cache(batch, longest, device)
-        self.token, self.replay = torch.zeros(batch, 1, dtype=torch.int64, device=device), self.step
-        if device != "cuda":
-            return
-        side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # plans are made before the capture
-            for _ in range(3):
-                self.step()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph, stream=side):
-            self.step()
-        self.replay = graph.replay
+        self.token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
+        self.replay = captured(self.step) if device == "cuda" else self.step
 
     def step(self):
         """Compute the scores after the token."""
@@ -271,7 +274,7 @@ def main(arguments=None):
     if device == "cuda":
         tokens = progressions(LONGEST, device)
         ways = CausalAttention.apply, by_torch
-        steps = milliseconds(*(functools.partial(step, network, tokens, attention) for attention in ways))
+        steps = milliseconds(*(captured(functools.partial(step, network, tokens, attention)) for attention in ways))
         decoders = [Decoder(network, BATCH, LONGEST, device, cache) for cache in (PagedCache, DenseCache)]
         decodes = milliseconds(*(functools.partial(one.decode, tokens[:, :4], 60) for one in decoders))
         for name, of_step, of_tokens in zip(("cudnnpy", "PyTorch"), steps, decodes, strict=True):

@@ -264,8 +264,8 @@ def test_operands_of_attentions_scores_have_all_keys(make: Callable[..., Graph])
     rejected(make(biased(TensorSpec((1, 1, S, 1), "float16"))), "bias", f"size {S} on axis 3 within attention")
 
 
-@pytest.mark.parametrize("mode", ["cmp_lt", "cmp_ge"])
-def test_lengths_of_one_query_need_a_diagonal(mode: str) -> None:
+@pytest.mark.parametrize("masks", [("cmp_lt",), ("cmp_ge",), ("cmp_lt", "cmp_ge")])
+def test_lengths_of_one_query_need_a_diagonal(masks: tuple[str, ...]) -> None:
     g = Graph()
     q = g.tensor("q", TensorSpec((B, H, 1, D), "float16"))
     scores = g.matmul(q, heads(g, "kt", {}))
@@ -274,8 +274,9 @@ def test_lengths_of_one_query_need_a_diagonal(mode: str) -> None:
     def masked(x: Any, mode: str, *compared: Any) -> Any:
         return g.pointwise("binary_select", x, g.number(-1e30), g.pointwise(mode, *compared))
 
-    scores = masked(scores, "cmp_lt", g.pointwise("gen_index", scores, axis=3), lengths)
-    if mode == "cmp_ge":
+    if "cmp_lt" in masks:
+        scores = masked(scores, "cmp_lt", g.pointwise("gen_index", scores, axis=3), lengths)
+    if "cmp_ge" in masks:
         query, key = (g.pointwise("gen_index", scores, axis=axis) for axis in (2, 3))
         last = g.pointwise(
             "sub", g.pointwise("add", query, lengths, dtype="int32"), g.number(1, dtype="int32"), dtype="int32"
@@ -285,10 +286,27 @@ def test_lengths_of_one_query_need_a_diagonal(mode: str) -> None:
     g.output("stats", stats["stats"], "float32")
     stats["y"].spec = stats["y"].spec._replace(dtype="float16")
     g.output("o", g.matmul(stats["y"], heads(g, "v", {})))
-    if mode == "cmp_lt":
-        rejected(g, "lengths", "beside it a selection where the index of the query + lengths - 1 >= those of the keys")
+    needed = {
+        "cmp_lt": "the index of the query + lengths - 1 >= those of the keys",
+        "cmp_ge": "the index of the keys < lengths",
+    }
+    if len(masks) == 1:
+        rejected(g, "lengths", f"beside it a selection where {needed[masks[0]]}")
     else:
         g.problem()
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_the_operation_of_attention_needs_both_lengths(is_beside: bool) -> None:
+    g = Graph()
+    names = ("seq_len_kv", "seq_len_q") if is_beside else ("seq_len_kv",)
+    lengths = {name: g.tensor(name, TensorSpec((B, 1, 1, 1), "int32")) for name in names}
+    q, k, v = (heads(g, name, {}) for name in "qkv")
+    g.output("o", g.add("sdpa_fwd", q=q, k=k, v=v, **lengths)["o"])
+    if is_beside:
+        g.problem()
+    else:
+        rejected(g, "seq_len_kv", "seq_len_q beside it")
 
 
 @pytest.mark.parametrize("make", [attention, attention_gradient])
