@@ -9,8 +9,8 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
   described as tensors with all queries, whose stride is 0.
 - Lengths of k alone are read in steps of 128 keys in forward of one query. The diagonal that ends at the last key is a mask of
   the same keys, which is read right beside them. For several queries the diagonal alone is that mask.
-- Beside the lengths of both, gradients have the valid sizes of all products. Engines skip what is beyond in half the time, and
-  leave it unwritten for empty sequences. The mask of queries is then in the sizes.
+- Gradients with both lengths have the valid sizes of all products. Engines skip what is beyond, and leave results of empty
+  sequences unwritten, which are filled before. The sizes mask the queries.
 - The index of one query is read wrong in heads beyond the eighth that share keys. One query whose only masks are lengths is
   therefore the node of attention, which needs none, divides the keys among processors by lengths, and takes pages. It ignores
   that a query is masked: a graph makes its keys none before.

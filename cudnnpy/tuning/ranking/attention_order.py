@@ -55,7 +55,6 @@ def faster_engine(graph: OperationGraph) -> int | None:
         is_small = is_small and (not is_wide or sizes.keys <= 2 * TILE)
     if sizes.is_gradient:
         return 7 if is_small and not is_packed else None
-    is_small = is_small and not of_kind(graph, "paged")
     if is_small and not sizes.value_size > sizes.head_size == TILE:  # for which engine 1 is slow
         return 1
     has_mask = len(graph.in_memory) - len(graph.outputs) > len(("q", "k", "v"))

@@ -34,6 +34,8 @@ from cudnnpy._layers import attention as attention_layer
 from cudnnpy._planning import candidates
 from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.graph.attention_lowerings import parts
+from cudnnpy.graph.graph_facts import modes, of_kind
+from cudnnpy.graph.kinds import pointwise_name
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.reference.graph import _steps
 
@@ -41,6 +43,7 @@ untyped: Any = cudnnpy
 FIRST_RELEASES = {name: getattr(attention_layer, name) for name in ("_MASKS", "_DROPOUT", "_RAGGED", "_NODE")}
 H, BF = "float16", "bfloat16"
 Q, K = (2, 4, 32, 16), (2, 2, 48, 16)
+BOTH = ("lengths_q", "lengths_kv")
 PACKED = {"q": Q, "k": K, "v": K}
 
 
@@ -150,6 +153,30 @@ def test_results_of_empty_sequences_in_pages_are_filled_but_for_one_query(querie
     assert not dense.filled
 
 
+@pytest.mark.parametrize(
+    ("queries", "lengths", "skips"),
+    [(129, BOTH, True), (128, BOTH, False), (129, BOTH[:1], False), (129, BOTH[1:], False)],
+)
+def test_gradients_skip_what_is_beyond_both_lengths(queries: int, lengths: tuple[str, ...], skips: bool) -> None:
+    """The sizes are then the mask of queries; results of empty sequences are filled."""
+    q, k = np.zeros((2, 2, queries, 8), H), np.zeros((2, 2, 16, 8), H)
+    arrays = {"dout": q, "q": q, "k": k, "v": k, "out": q, "statistics": np.zeros((2, 2, queries, 1), np.float32)}
+    arrays |= dict.fromkeys(lengths, np.zeros(2, np.int32))
+    asked: Any = graph_of(Attention(), "backward", arrays).problem()
+    for one in parts(asked.graph):
+        sizes = {"m_override" in tensors for _, tensors in of_kind(one.graph, "matmul")}
+        assert (sizes, len(one.filled)) == ({skips}, 3 if skips else 0)
+        assert len([*modes(one.graph, "cmp_lt")]) == (1 if skips else len(lengths))
+
+
+@pytest.mark.parametrize(("queries", "masks"), [(1, ["cmp_ge", "cmp_lt"]), (2, ["cmp_ge"])])
+def test_keys_up_to_the_last_one_are_one_mask_of_several_queries(queries: int, masks: list[str]) -> None:
+    q, k = np.zeros((2, 2, queries, 8), H), np.zeros((2, 2, 16, 8), H)
+    arrays = {"q": q, "k": k, "v": k, "lengths_kv": np.zeros(2, np.int32)}
+    asked: Any = graph_of(Attention(causal="bottom_right"), "forward", arrays).problem()
+    assert sorted(pointwise_name(one.option("mode")) for one, _ in modes(asked.graph, "cmp_")) == masks
+
+
 def test_an_element_of_a_broadcast_axis_is_the_memory_of_all() -> None:
     """Lengths have stride 0 along the queries; other slices are operations."""
     for strides, is_view in (((1, 1, 0, 1), True), ((16, 16, 1, 1), False)):
@@ -189,7 +216,6 @@ def plan(
     return made.plan(operation, **specs, **lengths, **others, device=DeviceProfile.load("h200"))
 
 
-BOTH = ("lengths_q", "lengths_kv")
 NUMBERS: dict[str, Any] = dict.fromkeys(("seed", "offset"), TensorSpec((1,), "int64"))
 PAGES: dict[str, Any] = {"k": (9, 2, 16, 32), "page_table": TensorSpec((2, 1, 8, 1), "int32")}
 BIAS = TensorSpec((1, 4, 64, 128), H)

@@ -32,18 +32,30 @@ TILE_M, TILE_N = int(raw.CUDNN_KNOB_TYPE_TILE_M), int(raw.CUDNN_KNOB_TYPE_TILE_N
 @pytest.fixture(autouse=True)
 def _every_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs are made with every release; which one has engines for them is another test."""
-    for name in ("_MASKS", "_DROPOUT"):
+    for name in ("_MASKS", "_DROPOUT", "_RAGGED"):
         monkeypatch.setattr(attention, name, 0)
 
 
-def order(operation: str, sizes: tuple[int, ...], bias: bool = False, lengths: bool = False, **options: Any) -> str:
+def order(
+    operation: str,
+    sizes: tuple[int, ...],
+    bias: bool = False,
+    lengths: bool = False,
+    packed: bool = False,
+    **options: Any,
+) -> str:
     """The name of the first candidate; "as proposed" if the order is that of the proposals."""
     batch, heads, queries, keys, size, value_size = sizes
-    q, k, v = (
-        np.empty(shape, np.float16)
-        for shape in ((batch, heads, queries, size), (batch, heads, keys, size), (batch, heads, keys, value_size))
-    )
-    arrays: dict[str, Any] = {"q": q, "k": k, "v": v}
+
+    def made(rows: int, columns: int) -> Any:
+        shape = (batch * rows, heads, columns) if packed else (batch, heads, rows, columns)
+        return np.empty(shape, np.float16)
+
+    arrays: dict[str, Any] = {"q": made(queries, size), "k": made(keys, size), "v": made(keys, value_size)}
+    if packed:
+        arrays |= dict.fromkeys(("lengths_q", "lengths_kv"), np.empty(batch, np.int32))
+        arrays |= dict.fromkeys(("offsets_q", "offsets_kv"), np.empty(batch + 1, np.int32))
+        arrays |= {"max_length_q": queries, "max_length_kv": keys}
     if bias:
         arrays["bias"] = np.empty((1, 1, queries, keys), np.float16)
     if lengths:
@@ -51,7 +63,7 @@ def order(operation: str, sizes: tuple[int, ...], bias: bool = False, lengths: b
     if "dropout" in options:
         arrays["mask"] = np.empty((batch, heads, queries, keys), np.float32)
     if operation == "backward":
-        out = np.empty((batch, heads, queries, value_size), np.float16)
+        out = made(queries, value_size)
         arrays |= {"dout": out, "out": out, "statistics": np.empty((batch, heads, queries, 1), np.float32)}
     proposed = [
         made_up(f"{index} {m} {n}{more}", engine=Engine(index, {TILE_M: m, TILE_N: n}, accumulation=bool(more)))
@@ -88,6 +100,12 @@ PROPOSED = "as proposed"
         ((1, 2, 300, 520, 136, 136), {"lengths": True}, TWO),
         ((1, 2, 300, 520, 128, 136), {"bias": True}, PROPOSED),
         ((2, 4, 33, 64, 64, 64), {"dropout": 0.5}, PROPOSED),
+        ((300, 4, 128, 256, 64, 64), {"packed": True}, ONE),  # 32 tiles of a sequence
+        ((300, 4, 129, 256, 64, 64), {"packed": True}, PROPOSED),
+        ((3, 66, 128, 128, 64, 64), {"packed": True}, ONE),  # 6 tiles of a processor
+        ((3, 67, 128, 128, 64, 64), {"packed": True}, PROPOSED),
+        ((3, 4, 64, 128, 160, 160), {"packed": True, "causal": True}, ONE),
+        ((3, 4, 64, 129, 160, 160), {"packed": True}, TWO),
     ],
 )
 def test_engines_of_forward(sizes: tuple[int, ...], more: dict[str, Any], first: str) -> None:
@@ -101,6 +119,7 @@ def test_engines_of_forward(sizes: tuple[int, ...], more: dict[str, Any], first:
         ((2, 4, 33, 65, 64, 32), {}, PROPOSED),
         ((12, 44, 65, 64, 64, 32), {}, PROPOSED),
         ((2, 4, 33, 64, 64, 32), {"dropout": 0.5}, PROPOSED),
+        ((2, 4, 33, 64, 64, 64), {"packed": True}, PROPOSED),
     ],
 )
 def test_engines_of_gradients(sizes: tuple[int, ...], more: dict[str, Any], first: str) -> None:
