@@ -77,7 +77,9 @@ _RAGGED = 91800  # gradients of earlier releases need a workspace of zeros for t
 KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end, and skip keys, in multiples of it, cuDNN 9.19
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
-_NODE = 91900  # the first release whose node for one query with lengths was measured
+_MEASURED = (
+    91900  # the first release in which the node of one query, valid sizes of gradients, and fewer masks were measured
+)
 LONG_KEYS = 512  # of more, few queries are heads of one query
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
@@ -677,7 +679,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         """
         shapes = {operand.name: operand.spec.shape for operand in operands}
         has_other_mask = self._band(sizes)[:2] != (None, None) or self.dropout or sizes.tokens
-        if not {"lengths_kv", "page_table"}.isdisjoint(shapes) and (raw.version() < _NODE or "bias" in shapes):
+        if not {"lengths_kv", "page_table"}.isdisjoint(shapes) and (raw.version() < _MEASURED or "bias" in shapes):
             return False  # no node for one query
         is_equal = "lengths_q" not in shapes and shapes.get("bias", (0, 1, 1))[1:3] == (1, 1)
         if sizes.queries == 1 or sizes.keys <= LONG_KEYS or has_other_mask or not is_equal:
@@ -721,7 +723,7 @@ class Attention(PreferenceOptions, ArrayOperation):
     def _has_node(self, sizes: Sizes, names: Collection[str]) -> bool:
         """Return whether a node computes forward, besides the graph of products: one query, with lengths as the only masks."""
         has_other_mask = self._band(sizes)[:2] != (None, None) or self.dropout or sizes.tokens or "bias" in names
-        return sizes.queries == 1 and "lengths_kv" in names and not has_other_mask and raw.version() >= _NODE
+        return sizes.queries == 1 and "lengths_kv" in names and not has_other_mask and raw.version() >= _MEASURED
 
     def _graphs(self, sizes: Sizes, operands: Sequence[Operand], has_node: bool) -> list[Graph]:
         """Return the graphs that compute a problem, the fastest first. The node takes every query for there."""
@@ -1086,8 +1088,9 @@ class _Composition:
             x = g.pointwise("add", x, tensors["bias"])
             large = math.ldexp(1, 128) / -LEAST  # a product of it and numbers below LEAST is -infinity in float32
             x = g.pointwise("mul", g.pointwise("mul", x, self.number(large)), self.number(1 / large))
-        has_diagonal = is_bottom_right and right == 0  # which has no keys beyond the lengths
-        is_in_sizes = "dout" in tensors and self.each and not has_diagonal and not self.has_dbias
+        is_measured = raw.version() >= _MEASURED
+        has_diagonal = is_measured and is_bottom_right and right == 0  # which has no keys beyond the lengths
+        is_in_sizes = is_measured and "dout" in tensors and self.each and not has_diagonal and not self.has_dbias
         if lengths_q is not None and not is_in_sizes:
             x = selected(x, g.pointwise("cmp_lt", query(x), lengths_q))
         if lengths_kv is not None and not (has_diagonal and self.sizes.queries > 1):
@@ -1125,7 +1128,7 @@ class _Composition:
         """
         part: dict[str, Any] = {"start": (0, 0, 0, 0), "limit": (self.sizes.batch, 1, 1, 1), "stride": (1, 1, 1, 1)}
         skips = "dout" in self.tensors and max(self.sizes.queries, self.sizes.keys) > KEYS_AT_ONCE
-        skips = skips and set(READ_LENGTHS) <= self.tensors.keys()
+        skips = skips and set(READ_LENGTHS) <= self.tensors.keys() and raw.version() >= _MEASURED
         names = READ_LENGTHS if skips or self.sizes.pages or self.sizes.tokens else ()
         return {name: self.graph.add("slice", x=self.tensors[name], **part)["y"] for name in names}
 

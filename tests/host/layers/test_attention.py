@@ -40,7 +40,7 @@ from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.reference.graph import _steps
 
 untyped: Any = cudnnpy
-FIRST_RELEASES = {name: getattr(attention_layer, name) for name in ("_MASKS", "_DROPOUT", "_RAGGED", "_NODE")}
+FIRST_RELEASES = {name: getattr(attention_layer, name) for name in ("_MASKS", "_DROPOUT", "_RAGGED", "_MEASURED")}
 H, BF = "float16", "bfloat16"
 Q, K = (2, 4, 32, 16), (2, 2, 48, 16)
 BOTH = ("lengths_q", "lengths_kv")
@@ -523,7 +523,7 @@ def test_queries_are_heads_where_that_is_faster(
 
 def test_plans_of_one_query_with_lengths_need_those_of_queries() -> None:
     """Which one operation computes; masked queries and other masks are products."""
-    if raw.version() < FIRST_RELEASES["_NODE"]:
+    if raw.version() < FIRST_RELEASES["_MEASURED"]:
         pytest.skip("the operation came with cuDNN 9.19 and its device profiles")
     q, k, lengths = TensorSpec((2, 18, 1, 64), H), TensorSpec((2, 2, 600, 64), H), TensorSpec((2,), "int32")
     named: dict[str, Any] = {"lengths_kv": lengths, "device": DeviceProfile.load("h200")}
