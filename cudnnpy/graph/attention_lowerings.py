@@ -9,7 +9,6 @@ the buffer they leave sums for a bias unwritten (cuDNN 9.19), so that it is not 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
@@ -36,7 +35,7 @@ def parts(graph: OperationGraph) -> list[Part]:
     viewed, views = with_views(graph)
     products = [one for one in viewed.operations if one.kind == "matmul"]
     if len(products) < PRODUCTS_OF_GRADIENT:
-        return [Part(viewed, views, filled=_of_empty_sequences(viewed, products[-1]) if products else ())]
+        return [Part(viewed, views, filled=_unwritten(viewed, products[-1]) if products else ())]
     outputs = set(viewed.outputs)
     maker: dict[Any, str] = {uid: one.kind for one in viewed.operations for _, uid in one.results}
     sums = tuple(
@@ -46,7 +45,7 @@ def parts(graph: OperationGraph) -> list[Part]:
         for _, uid in one.results
         if uid in outputs
     )
-    found, specs = [Part(viewed, views, 0, sums, _of_empty_sequences(viewed, products[-1], sums))], viewed.specs
+    found, specs = [Part(viewed, views, 0, sums, _unwritten(viewed, products[-1], sums))], viewed.specs
     for product in products:
         tensors = product.tensors
         a, spec = tensors["a"], specs[tensors["c"]]
@@ -58,8 +57,8 @@ def parts(graph: OperationGraph) -> list[Part]:
     return found
 
 
-def _of_empty_sequences(
-    graph: OperationGraph, product: Operation, sums: Collection[int] | None = None
+def _unwritten(
+    graph: OperationGraph, product: Operation, sums: tuple[int, ...] | None = None
 ) -> tuple[tuple[int, float], ...]:
     """Return the results of attention with valid sizes, and what they are for a sequence without queries or keys.
 

@@ -239,7 +239,8 @@ def _of_diagonals(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attent
     has_sizes = any("n_override" in tensors for _, tensors in of_kind(graph, "matmul"))
     if is_masked or has_sizes or not _is_attention(graph) or _is_gradient(graph):
         return
-    for lengths in (uid for uid in graph.in_memory if graph.specs[uid].dtype == "int32"):
+    added = {tensors["x"] for _, tensors in modes(graph)} | {tensors["b"] for _, tensors in modes(graph, "add")}
+    for lengths in (uid for uid in graph.in_memory if uid in added and graph.specs[uid].dtype == "int32"):
         sums = with_sums(graph, {lengths}) - {lengths}
         for _, tensors in modes(graph, "cmp_"):
             *_, queries, keys = graph.specs[tensors["y"]].shape

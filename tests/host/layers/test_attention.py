@@ -177,6 +177,15 @@ def test_keys_up_to_the_last_one_are_one_mask_of_several_queries(queries: int, m
     assert sorted(pointwise_name(one.option("mode")) for one, _ in modes(asked.graph, "cmp_")) == masks
 
 
+@pytest.mark.parametrize("lengths", [(), BOTH[:1], BOTH[1:], BOTH])
+@pytest.mark.parametrize("window", [None, (5, None), (5, 2), (None, 7)])
+@pytest.mark.parametrize("causal", [False, True, "bottom_right"])
+def test_no_rule_rejects_the_masks_of_one_query(lengths: tuple[str, ...], window: Any, causal: Any) -> None:
+    arrays = {"q": np.zeros((2, 2, 1, 8), H), **dict.fromkeys("kv", np.zeros((2, 2, 16, 8), H))}
+    arrays |= dict.fromkeys(lengths, np.zeros(2, np.int32))
+    graph_of(Attention(causal=causal, window=window), "forward", arrays).problem()
+
+
 def test_an_element_of_a_broadcast_axis_is_the_memory_of_all() -> None:
     """Lengths have stride 0 along the queries; other slices are operations."""
     for strides, is_view in (((1, 1, 0, 1), True), ((16, 16, 1, 1), False)):
