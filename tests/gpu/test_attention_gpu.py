@@ -200,6 +200,18 @@ def test_large_problems(at: int, causal: Any, deterministic: bool) -> None:
     check(large(at, LARGE[at], ("float16", "bfloat16")[at % 2], causal=causal), deterministic=deterministic)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("at", range(len(LARGE)))
+def test_large_problems_with_both_lengths(at: int, causal: bool) -> None:
+    """Gradients skip what is beyond them."""
+    problem = large(at, LARGE[at], ("float16", "bfloat16")[at % 2], causal=causal)
+    batch, *_, queries, keys, _, _ = LARGE[at]
+    random = np.random.default_rng(at)
+    most = (("lengths_q", queries), ("lengths_kv", keys))
+    lengths = {name: random.integers(0, n + 1, batch).astype(np.int32) for name, n in most}
+    check(problem._replace(arrays={**problem.arrays, **lengths}), deterministic=bool(at % 2))
+
+
 def check_pages(problem: Drawn) -> None:
     """Forward of pages is the reference's, with and without the lengths of queries if these are all."""
     made = reference.Attention(**problem.options).forward(**problem.arrays, statistics=True)
