@@ -1090,8 +1090,8 @@ class _Composition:
             x = g.pointwise("mul", g.pointwise("mul", x, self.number(large)), self.number(1 / large))
         is_measured = raw.version() >= _MEASURED
         has_diagonal = is_measured and is_bottom_right and right == 0  # which has no keys beyond the lengths
-        is_in_sizes = is_measured and "dout" in tensors and self.each and not has_diagonal and not self.has_dbias
-        if lengths_q is not None and not is_in_sizes:
+        sizes_mask_queries = is_measured and "dout" in tensors and self.each and not has_diagonal and not self.has_dbias
+        if lengths_q is not None and not sizes_mask_queries:
             x = selected(x, g.pointwise("cmp_lt", query(x), lengths_q))
         if lengths_kv is not None and not (has_diagonal and self.sizes.queries > 1):
             x = selected(x, g.pointwise("cmp_lt", key(x), lengths_kv))
