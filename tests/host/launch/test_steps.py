@@ -254,6 +254,13 @@ def test_parts_of_one_array_do_not_overlap(data: st.DataObject) -> None:
         assert out.isdisjoint(x)
 
 
+@pytest.mark.parametrize("flags", [(True, True), (True, False), (False, True)])
+def test_a_program_is_relocatable_if_each_step_is(flags: tuple[bool, bool]) -> None:
+    x = Operand("x", TensorSpec((4,), "float32", (1,)))
+    steps = [Step(SimpleNamespace(is_relocatable=flag, workspace_size=0), (0,)) for flag in flags]
+    assert Program("two steps", 0, [x], steps).is_relocatable == all(flags)
+
+
 # Nothing to do
 
 
