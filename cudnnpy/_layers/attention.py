@@ -9,8 +9,8 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
   described as tensors with all queries, whose stride is 0.
 - Lengths of k alone are read in steps of 128 keys in forward of one query. The diagonal that ends at the last key is a mask of
   the same keys, which is read right beside them. For several queries the diagonal alone is that mask.
-- Gradients with both lengths have the valid sizes of all products. Engines skip what is beyond, and leave results of empty
-  sequences unwritten, which are filled before. The sizes mask the queries.
+- Gradients with both lengths have the valid sizes of all products. Engines skip queries and keys beyond them, and leave results
+  of empty sequences unwritten, which are filled before. The sizes mask the queries.
 - The index of one query is read wrong in heads beyond the eighth that share keys. One query whose only masks are lengths is
   therefore the node of attention, which needs none, divides the keys among processors by lengths, and takes pages. It ignores
   that a query is masked: a graph makes its keys none before.
@@ -77,9 +77,7 @@ _RAGGED = 91800  # gradients of earlier releases need a workspace of zeros for t
 KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end, and skip keys, in multiples of it, cuDNN 9.19
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
-_MEASURED = (
-    91900  # the first release in which the node of one query, valid sizes of gradients, and fewer masks were measured
-)
+_MEASURED = 91900  # the first release whose node for one query, valid sizes of gradients and fewer masks were measured
 LONG_KEYS = 512  # of more, few queries are heads of one query
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
@@ -1122,13 +1120,13 @@ class _Composition:
         return self.graph.pointwise("add", indices, self.graph.number(by, dtype="int32"), **_INT32)
 
     def valid(self) -> dict[str, Node]:
-        """Add the lengths as one number for each sequence: the same memory. Engines skip what is beyond.
+        """Add the lengths as one number for each sequence: the same memory. Engines skip queries and keys beyond them.
 
-        Pages and packed sequences need them. Gradients gain more than the clearing of their results takes.
+        Pages and packed sequences need them. Long gradients gain more time than the filling of their results takes.
         """
         part: dict[str, Any] = {"start": (0, 0, 0, 0), "limit": (self.sizes.batch, 1, 1, 1), "stride": (1, 1, 1, 1)}
-        skips = "dout" in self.tensors and max(self.sizes.queries, self.sizes.keys) > KEYS_AT_ONCE
-        skips = skips and set(READ_LENGTHS) <= self.tensors.keys() and raw.version() >= _MEASURED
+        has_both = "dout" in self.tensors and set(READ_LENGTHS) <= self.tensors.keys() and raw.version() >= _MEASURED
+        skips = has_both and max(self.sizes.queries, self.sizes.keys) > KEYS_AT_ONCE
         names = READ_LENGTHS if skips or self.sizes.pages or self.sizes.tokens else ()
         return {name: self.graph.add("slice", x=self.tensors[name], **part)["y"] for name in names}
 

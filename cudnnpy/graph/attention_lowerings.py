@@ -62,8 +62,8 @@ def _unwritten(
 ) -> tuple[tuple[int, float], ...]:
     """Return the results of attention with valid sizes, and what they are for a sequence without queries or keys.
 
-    Engines leave them unwritten (cuDNN 9.19), but for one query in pages. `sums` are those of a gradient that are cleared
-    anyway. How much memory ragged tensors have is not known here.
+    Engines leave them unwritten (cuDNN 9.19), but for one query of forward. `sums` are the results of a gradient that are
+    cleared anyway, None for forward. A graph does not tell how much memory a ragged tensor has.
     """
     ((_, out),), specs = product.results, graph.specs
     if "m_override" not in product.tensors or any(one.ragged for one in graph.tensors):

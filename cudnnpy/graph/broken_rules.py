@@ -249,7 +249,7 @@ def _of_diagonals(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attent
 
 
 def _of_nodes(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-node-lengths
-    """The operation of attention reads the lengths of the keys beside those of the queries."""
+    """`sdpa_fwd` reads the lengths of the keys right beside those of the queries."""
     for _, tensors in of_kind(graph, "sdpa_fwd"):
         if "seq_len_kv" in tensors and "seq_len_q" not in tensors:
             yield tensors["seq_len_kv"], "seq_len_q beside it"
@@ -432,5 +432,5 @@ _REJECTIONS: tuple[tuple[Callable[[OperationGraph], Iterator[tuple[int, str]]], 
     (_of_keys, "misreads it"),
     (_of_one_query, "reads it in steps of 128 keys"),
     (_of_diagonals, "ignores it"),
-    (_of_nodes, "ignores it"),
+    (_of_nodes, "ignores it, but for lengths of 0"),
 )
