@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from cudnnpy._arrays.array_libraries import read
+from cudnnpy._arrays.device_array import checked_result
 from cudnnpy._checks.option_values import check_flag, error_repr
 from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._core.driver import is_capturing, is_stream_or_torch_capturing, relaxed_capture
@@ -41,11 +42,12 @@ class Allocator(Protocol):
 _allocator: Allocator | None = None
 _generation = 0
 _captured: list[Any] = []
+_constants: dict[tuple[int, int, int], tuple[int, int, Any]] = {}
 _of_thread = threading.local()  # .buffers and the .generation that they are of
 _pools: set[int] = set()  # devices whose pool has allocated memory
 _when_short: list[Callable[[], None]] = []
 
-declare(__name__, "_allocator", "_generation", "_captured", "_of_thread", "_pools")
+declare(__name__, "_allocator", "_generation", "_captured", "_constants", "_of_thread", "_pools")
 declare(__name__, "_when_short", resets=False)
 
 
@@ -113,6 +115,22 @@ def workspace(size: int, device: int, stream: int) -> int:
         if capture:
             _captured.append(buffer[2])
     return int(buffer[0])
+
+
+def constant(value: int, count: int, device: int, stream: int) -> int:
+    """Return the address of equal numbers of int32 on the current device. They stay, since CUDA graphs may read them.
+
+    The stream is synchronized when they are written, so that other streams may read them. Raises MemoryError.
+    """
+    key = value, count, device
+    if key not in _constants:
+        driver = cuda_python("bindings.driver")
+        made = allocate(4 * count, device, stream)
+        with relaxed_capture():
+            checked_result(driver.cuMemsetD32Async(made[0], value, count, stream))
+            checked_result(driver.cuStreamSynchronize(stream))
+        _constants[key] = made
+    return _constants[key][0]
 
 
 def max_allocatable(size: int, device: int, stream: int) -> int:

@@ -278,6 +278,12 @@ class Memset:
 # Executables on the operands of a call in another order
 
 
+class Constant(NamedTuple):
+    """An input that the caller left out, in memory that all launches share."""
+
+    address: int
+
+
 class ScratchBuffer(NamedTuple):
     """A part of the workspace for a result that the caller did not request, or for an input that the caller left out."""
 
@@ -286,12 +292,32 @@ class ScratchBuffer(NamedTuple):
     reads: tuple[int, ...] = ()  #: the operands that it reads
 
 
-def with_implicit_operands(executable: Executable, sources: list[int | ScratchBuffer], count: int) -> Executable:
+class _OnConstants:
+    """An executable of whose operands some, with these indices, are at the same addresses in every launch."""
+
+    def __init__(self, executable: Executable, constants: list[tuple[int, int]]) -> None:
+        self.executable, self.constants = executable, constants
+        self.workspace_size, self.is_relocatable = executable.workspace_size, is_relocatable(executable)
+
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
+        """Return the launch on these addresses of the other operands."""
+        every = [*addresses]
+        for at, address in self.constants:
+            every.insert(at, address)
+        return self.executable.bind(handle, tuple(every), workspace)
+
+
+def with_implicit_operands(
+    executable: Executable, sources: Sequence[int | ScratchBuffer | Constant], count: int
+) -> Executable:
     """Return an executable on `count` operands, which launches another one on the addresses of the sources."""
-    if sources == [*range(count)]:
+    if constants := [(at, one.address) for at, one in enumerate(sources) if isinstance(one, Constant)]:
+        executable = _OnConstants(executable, constants)
+    others = [source for source in sources if not isinstance(source, Constant)]
+    if others == [*range(count)]:
         return executable
-    scratch = [source for source in sources if isinstance(source, ScratchBuffer)]
+    scratch = [source for source in others if isinstance(source, ScratchBuffer)]
     of_scratch = iter(range(count, count + len(scratch)))
-    indices = [source if isinstance(source, int) else next(of_scratch) for source in sources]
+    indices = [source if isinstance(source, int) else next(of_scratch) for source in others]
     fills = [Step(one.filled, (*one.reads, at)) for at, one in enumerate(scratch, count) if one.filled is not None]
     return StepSequence([*fills, Step(executable, tuple(indices))], [one.size for one in scratch])

@@ -45,6 +45,7 @@ from cudnnpy import raw
 from cudnnpy._arrays.array_libraries import read
 from cudnnpy._arrays.copies import to_numpy
 from cudnnpy._arrays.device_array import current_device, synchronize
+from cudnnpy._arrays.workspace import constant
 from cudnnpy._checks.option_values import check_flag, check_integer, check_number, check_option, error_repr
 from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._checks.suggestions import with_suggestions
@@ -53,7 +54,7 @@ from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides, strid
 from cudnnpy._launch.dispatch import ArrayOperation, Call, Specs, specs_of
 from cudnnpy._launch.operands import check_input, check_no_overlaps, packed_like
 from cudnnpy._launch.program import Operand, Program, is_converted, with_conversion_copies
-from cudnnpy._launch.steps import ScratchBuffer, Step, StepSequence, fill, with_implicit_operands
+from cudnnpy._launch.steps import Constant, ScratchBuffer, Step, StepSequence, fill, with_implicit_operands
 from cudnnpy._layers.arguments import specs_and_device
 from cudnnpy._layers.graph import Graph, Node
 from cudnnpy._planning.candidates import Candidate
@@ -417,6 +418,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         """
         is_wanted, array = _wanted("statistics", statistics)
         names = _NAMES["forward", is_wanted]
+        if self.causal is True and lengths_kv is lengths_q and offsets_kv is page_table is None:
+            lengths_kv = None  # a query that is there has only keys that are there
         inputs = (q, k, v, bias, lengths_q, lengths_kv, seed, offset, offsets_q, offsets_kv, page_table, mask)
         outs, numbers = (out, array)[: 1 + is_wanted], (is_wanted, max_length_q, max_length_kv)
         return self._run("Attention.forward", self, type(self)._forward, names, inputs, outs, stream, *numbers)
@@ -642,18 +645,18 @@ class Attention(PreferenceOptions, ArrayOperation):
         in_graph = _on(operands, wanted)
         if operation == "forward" and few_as_heads:
             sizes, wanted, in_graph = self._of_one_query(sizes, operands, wanted, partial(self._permits, call))
-        used: dict[Operand, int | ScratchBuffer] = {one: at for at, one in enumerate(in_graph)}
+        used: dict[Operand, int | ScratchBuffer | Constant] = {one: at for at, one in enumerate(in_graph)}
         if operation == "forward" and not has_last:
             made = Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)
             used[made] = ScratchBuffer(byte_extent(made.spec))
         has_node = operation == "forward" and self._has_node(sizes, call.specs)
         if has_node and "lengths_q" in call.specs:
             if there := self._lengths_there(call, sizes, in_graph):
-                used = {one: at for one, at in used.items() if one.name not in READ_LENGTHS} | there
+                used = {**{one: at for one, at in used.items() if one.name not in READ_LENGTHS}, **there}
             has_node = bool(there)
         if (has_node or sizes.pages) and "lengths_q" not in {one.name for one in used}:
             made = Operand("lengths_q", TensorSpec((sizes.batch,), "int32", (1,)))
-            used[made] = ScratchBuffer(byte_extent(made.spec), fill(made.spec, sizes.queries))
+            used[made] = Constant(constant(sizes.queries, sizes.batch, call.device, call.stream))
         scratch = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if is_converted(o.spec, spec)]
         scratch += [one.size for one in used.values() if isinstance(one, ScratchBuffer)]
         try:

@@ -65,11 +65,6 @@ def by_torch(qkv):
     return scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
-def new_place(device):
-    """Return the place of the next token: the first one."""
-    return torch.zeros(1, dtype=torch.int64, device=device)
-
-
 class PagedCache:
     """The keys and values of all layers in pages, whose order is arbitrary.
 
@@ -81,7 +76,9 @@ class PagedCache:
         pages = -(-longest // MULTIPLE) * MULTIPLE // PAGE
         table = torch.randperm(batch * pages, device=device).view(batch, pages)
         self.rows = (table[..., None] * PAGE + torch.arange(PAGE, device=device)).flatten(1)  # of keys in the memory
-        self.place, self.lengths = new_place(device), torch.zeros(batch, dtype=torch.int32, device=device)
+        # the length of each sequence with the next token, and the place of the token: all grow by 1
+        self.counts = torch.zeros(batch + 1, dtype=torch.int32, device=device)
+        self.lengths, self.place = self.counts[:batch], self.counts[batch:]
         self.named = {"lengths_kv": self.lengths, "page_table": table.int().view(batch, 1, pages, 1)}
         shape = (LAYERS, batch * pages * PAGE, 2, HEADS, WIDTH // HEADS)
         memory = torch.zeros(shape, dtype=torch.float16, device=device)
@@ -90,13 +87,12 @@ class PagedCache:
 
     def restart(self):
         """Forget all tokens."""
+        self.lengths.fill_(1)
         self.place.zero_()
-        self.lengths.zero_()
 
     def grow(self):
         """Make room for the next token."""
         self.row = self.rows.index_select(1, self.place).flatten()
-        self.lengths += 1
 
     def attend(self, memory, k, v, qkv):
         """Add the keys and values of the token to a layer's; return its attention to all of them."""
@@ -108,7 +104,8 @@ class DenseCache:
     """The keys and values of all layers, for PyTorch, which masks those of tokens to come."""
 
     def __init__(self, batch, longest, device):
-        self.place, self.places = new_place(device), torch.arange(longest, device=device)
+        self.counts = self.place = torch.zeros(1, dtype=torch.int64, device=device)
+        self.places = torch.arange(longest, device=device)
         shape = (LAYERS, 2, batch, HEADS, longest, WIDTH // HEADS)
         memory = torch.zeros(shape, dtype=torch.float16, device=device)
         self.layers = [functools.partial(self.attend, keys) for keys in memory]
@@ -223,7 +220,7 @@ class Decoder:
         """Compute the scores after the token."""
         self.past.grow()
         self.scores = self.network(self.token, self.past.layers, self.past.place)
-        self.past.place += 1
+        self.past.counts += 1
 
     @torch.no_grad()
     def decode(self, tokens, count, is_checked=False):

@@ -335,6 +335,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Sta
         cuStreamIsCapturing=is_capturing,
         cuCtxGetDevice=current_device,
         cuStreamGetCaptureInfo=lambda stream: (*DONE, None, 1),
+        cuStreamSynchronize=lambda stream: DONE,
+        cuThreadExchangeStreamCaptureMode=lambda mode: (*DONE, mode),
     )
 
     def default(cls: type[Handle], device: Any = None) -> Handle:

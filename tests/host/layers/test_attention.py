@@ -399,15 +399,16 @@ PAGED: dict[str, Any] = {"k": (30, 2, 16, 64), "v": (30, 2, 16, 64), "page_table
 def test_one_query_with_lengths_is_one_operation(
     stand_in: StandInDevice, options: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    """Which needs the lengths of queries, too: they are written before."""
+    """Which needs the lengths of queries, too: they are written once."""
     shapes: dict[str, Any] = {"q": (2, 48, 1, 64), "k": (2, 2, 300, 64), "v": (2, 2, 300, 64), **more}
     if "layout" in options:
         shapes |= {name: (n, s, h, d) for name, (n, h, s, d) in shapes.items() if name in "qkv"}
     given_ = one_query(**shapes)
     out, statistics = untyped.Attention(**options).forward(**given_, statistics=True)
     stand_in.check([*given_.values(), out, statistics], stand_in.stream, stand_in.launches)
-    write, attends = stand_in.launches
-    assert write.is_fill
+    untyped.Attention(**options).forward(**given_, statistics=True)
+    write, attends, again = stand_in.launches
+    assert (write.is_fill, again.is_fill) == (True, False)
     assert write.arguments[1:3] == (1, 2)
     assert {given_[name].pointer for name in given_} | {write.arguments[0]} <= {*attends.addresses.values()}
     (problem,) = stand_in.planned_graphs
@@ -420,7 +421,7 @@ def test_a_query_that_is_masked_has_no_keys(stand_in: StandInDevice, more: dict[
     given_ = one_query(**more, lengths_q=(2,))
     out = untyped.Attention().forward(**given_)
     stand_in.check([*given_.values(), out], stand_in.stream, stand_in.launches)
-    writes, fill, attends = stand_in.launches
+    fill, writes, attends = stand_in.launches
     assert fill.is_fill
     of_lengths, of_query = stand_in.planned_graphs
     graph, arrays = of_lengths.graph, {"q": np.ones((1, 2, 8)), "k": np.ones((1, 8, 1))}
@@ -471,7 +472,23 @@ def test_a_gpu_without_the_operation_has_products(stand_in: StandInDevice, monke
     untyped.Attention().forward(**one_query())
     untyped.Attention().forward(**one_query(q=(2, 4, 3, 64)))
     assert [len(problem.graph.operations) > 5 for problem in stand_in.planned_graphs] == [True, True]
-    assert len(stand_in.launches) == 4
+    assert [one.is_fill for one in stand_in.launches] == [True, False, False]
+
+
+@pytest.mark.parametrize(("causal", "is_mask_less"), [(True, True), (False, False), ("bottom_right", False)])
+def test_a_causal_mask_covers_keys_beyond_lengths_that_are_those_of_queries(
+    stand_in: StandInDevice, causal: Any, is_mask_less: bool
+) -> None:
+    given_ = arrays_of({**PACKED, "lengths_q": (2,)})
+    given_["lengths_q"].dtype = "int32"
+    forward = untyped.Attention(causal=causal).forward
+    forward(**given_, lengths_kv=given_["lengths_q"])
+    forward(**given_)
+    assert len(set(stand_in.planned_graphs)) == 2 - is_mask_less
+    forward(**given_, lengths_kv=Array(2, dtype="int32"))
+    assert len(set(stand_in.planned_graphs)) == 2
+    given_ = packed_arrays()
+    forward(**{**given_, "lengths_kv": given_["lengths_q"]})
 
 
 FEW: dict[str, Any] = {"q": (2, 4, 3, 16), "k": (2, 2, 1024, 16), "v": (2, 2, 1024, 16)}
