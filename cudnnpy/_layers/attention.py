@@ -222,14 +222,15 @@ def check_lengths_of_pages(given: Mapping[str, object]) -> None:
         raise TypeError("lengths_kv must be an array where page_table is given; got None")
 
 
-def check_packing(given: Mapping[str, object], longest: Longest) -> None:
+def check_packing(given: Mapping[str, object], longest: Longest, causal: CausalMask) -> None:
     """Raise TypeError or ValueError for packed sequences without what they need, or for a part of that alone."""
     named = {name: n for name, n in zip(("max_length_q", "max_length_kv"), longest, strict=True) if n is not None}
     if not any(name in given for name in PACKING):
         for name, n in named.items():
             raise ValueError(f"{name} must be None without offsets_q and offsets_kv; got {error_repr(n)}")
         return
-    for name in (*PACKING, "lengths_q", "lengths_kv", "max_length_q", "max_length_kv"):
+    lengths = READ_LENGTHS[:1] if causal is True else READ_LENGTHS  # those of queries are those of keys
+    for name in (*PACKING, *lengths, "max_length_q", "max_length_kv"):
         if name not in given and name not in named:
             raise TypeError(f"{name} must be given with offsets_q and offsets_kv; got None")
     if "page_table" in given:
@@ -249,7 +250,7 @@ def check_values(sizes: Sizes, values: Mapping[str, Sequence[int]]) -> None:
         return
     for of, tokens, heads in zip(("q", "kv"), sizes.tokens, (sizes.heads, sizes.kv_heads), strict=True):
         row, offsets = heads * sizes.head_size, values[f"offsets_{of}"]
-        for b, length in enumerate(values[f"lengths_{of}"]):
+        for b, length in enumerate(values.get(f"lengths_{of}", values["lengths_q"])):
             start, end = offsets[b : b + 2]
             if start % max(row, 1) or not 0 <= start <= start + length * row <= end <= tokens * row:
                 raise ValueError(
@@ -418,8 +419,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         """
         is_wanted, array = _wanted("statistics", statistics)
         names = _NAMES["forward", is_wanted]
-        if self.causal is True and lengths_kv is lengths_q and offsets_kv is page_table is None:
-            lengths_kv = None  # a query that is there has only keys that are there
+        if self.causal is True and lengths_kv is lengths_q and page_table is None:
+            lengths_kv = None  # queries that are there have only keys that are there
         inputs = (q, k, v, bias, lengths_q, lengths_kv, seed, offset, offsets_q, offsets_kv, page_table, mask)
         outs, numbers = (out, array)[: 1 + is_wanted], (is_wanted, max_length_q, max_length_kv)
         return self._run("Attention.forward", self, type(self)._forward, names, inputs, outs, stream, *numbers)
@@ -474,6 +475,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         """
         is_wanted, array = _wanted("dbias", dbias)
         names = _NAMES["backward", is_wanted]
+        if self.causal is True and lengths_kv is lengths_q:
+            lengths_kv = None
         packing = offsets_q, offsets_kv
         inputs = (dout, q, k, v, out, statistics, bias, lengths_q, lengths_kv, seed, offset, *packing, mask)
         outs, numbers = (dq, dk, dv, array)[: 3 + is_wanted], (is_wanted, max_length_q, max_length_kv)
@@ -806,7 +809,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias = call.specs.get("bias")
         shapes = {name: call.specs[name].shape for name in "qkv"}
         shapes |= {name: call.specs[name].shape for name in ("bias", "page_table", "offsets_q") if name in call.specs}
-        check_packing(call.specs, longest)
+        check_packing(call.specs, longest, self.causal)
         sizes = sizes_of(self.layout, shapes, longest)
         q = check_input(call, "q", range(3, 5), DTYPES, empty=True)
         check_lengths_of_pages(call.specs)
@@ -1128,10 +1131,14 @@ class _Composition:
         Pages and packed sequences need them. Long gradients gain more time than the filling of their results takes.
         """
         part: dict[str, Any] = {"start": (0, 0, 0, 0), "limit": (self.sizes.batch, 1, 1, 1), "stride": (1, 1, 1, 1)}
-        has_both = "dout" in self.tensors and set(READ_LENGTHS) <= self.tensors.keys() and raw.version() >= _MEASURED
-        skips = has_both and max(self.sizes.queries, self.sizes.keys) > KEYS_AT_ONCE
-        names = READ_LENGTHS if skips or self.sizes.pages or self.sizes.tokens else ()
-        return {name: self.graph.add("slice", x=self.tensors[name], **part)["y"] for name in names}
+        tensors, sizes = self.tensors, self.sizes
+        is_own = (
+            self.options.causal is True and sizes.queries <= sizes.keys
+        )  # no query has keys beyond its sequence's length
+        has_both = "dout" in tensors and tensors.keys() >= {*READ_LENGTHS[: 1 if is_own else 2]}
+        skips = has_both and max(sizes.queries, sizes.keys) > KEYS_AT_ONCE and raw.version() >= _MEASURED
+        names = READ_LENGTHS if skips or sizes.pages or sizes.tokens else ()
+        return {name: self.graph.add("slice", x=tensors.get(name, tensors["lengths_q"]), **part)["y"] for name in names}
 
     def loaded(self, name: str, is_transposed: bool = False) -> Node:
         """Return k or v, or its transpose, where they are pages as what is loaded from them."""

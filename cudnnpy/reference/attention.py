@@ -91,7 +91,9 @@ class Attention(NumpyOperation, device.Attention):
             if arrays[name] is not None:
                 given[name] = _arrays.check_array(name, arrays[name], allowed)
         check_lengths_of_pages(arrays)
-        check_packing(arrays, longest)
+        check_packing(arrays, longest, self.causal)
+        if "offsets_q" in given:
+            given.setdefault("lengths_kv", given["lengths_q"])
         check_dropout(self.dropout, arrays, ("mask",))
         sizes = sizes_of(self.layout, {name: array.shape for name, array in given.items()}, longest)
         shapes: dict[str, Shape] = {

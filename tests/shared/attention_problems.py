@@ -67,6 +67,9 @@ def drawn(seed: int, dtype: str = "", sizes: tuple[int, ...] = (1, 2, 5, 16, 19,
     for name, most in (("lengths_q", queries), ("lengths_kv", keys)):
         if random.random() < 0.4:
             arrays[name] = random.integers(0, most + 1, batch).astype(np.int32)
+    if options["causal"] is True and random.random() < 0.5:  # one array
+        lengths = random.integers(0, min(queries, keys) + 1, batch).astype(np.int32)
+        arrays |= {"lengths_q": lengths, "lengths_kv": lengths}
     return Drawn(options, arrays)
 
 
@@ -213,6 +216,8 @@ def by_loops(options: dict[str, Any], arrays: Arrays) -> tuple[Any, Any]:
 def graph_of(attention: Attention, operation: str, arrays: Arrays, *, dbias: bool = False) -> Graph:
     """Return the graph that the layer builds for arrays, which are packed. The mask of a dropout is an output."""
     given = {name: _spec(array) for name, array in arrays.items() if name != "mask" and np.ndim(array)}
+    if attention.causal is True and "page_table" not in given and arrays.get("lengths_q") is arrays.get("lengths_kv"):
+        given.pop("lengths_kv", None)
     if "mask" in arrays:
         given |= dict.fromkeys(("seed", "offset"), TensorSpec((1,), "int64", (1,)))
     has_last = operation == "forward" or dbias

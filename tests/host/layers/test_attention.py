@@ -154,19 +154,28 @@ def test_results_of_empty_sequences_in_pages_are_filled_but_for_one_query(querie
 
 
 @pytest.mark.parametrize(
-    ("queries", "lengths", "skips"),
-    [(129, BOTH, True), (128, BOTH, False), (129, BOTH[:1], False), (129, BOTH[1:], False)],
+    ("queries", "keys", "lengths", "causal", "skips"),
+    [
+        (129, 16, BOTH, False, True),
+        (128, 16, BOTH, False, False),
+        (129, 16, BOTH[:1], False, False),
+        (129, 16, BOTH[1:], False, False),
+        (129, 136, BOTH[:1], True, True),
+        (129, 16, BOTH[:1], True, False),
+    ],
 )
-def test_gradients_skip_what_is_beyond_both_lengths(queries: int, lengths: tuple[str, ...], skips: bool) -> None:
-    """The sizes are then the mask of queries; results of empty sequences are filled."""
-    q, k = np.zeros((2, 2, queries, 8), H), np.zeros((2, 2, 16, 8), H)
+def test_gradients_skip_what_is_beyond_both_lengths(
+    queries: int, keys: int, lengths: tuple[str, ...], causal: bool, skips: bool
+) -> None:
+    """The sizes are then the mask of queries; results of empty sequences are filled. A causal mask needs no lengths of keys."""
+    q, k = np.zeros((2, 2, queries, 8), H), np.zeros((2, 2, keys, 8), H)
     arrays = {"dout": q, "q": q, "k": k, "v": k, "out": q, "statistics": np.zeros((2, 2, queries, 1), np.float32)}
     arrays |= dict.fromkeys(lengths, np.zeros(2, np.int32))
-    asked: Any = graph_of(Attention(), "backward", arrays).problem()
+    asked: Any = graph_of(Attention(causal=causal), "backward", arrays).problem()
     for one in parts(asked.graph):
         sizes = {"m_override" in tensors for _, tensors in of_kind(one.graph, "matmul")}
         assert (sizes, len(one.filled)) == ({skips}, 3 if skips else 0)
-        assert len([*modes(one.graph, "cmp_lt")]) == (1 if skips else len(lengths))
+        assert len([*modes(one.graph, "cmp_lt")]) == len(lengths) - skips
 
 
 @pytest.mark.parametrize(("queries", "masks"), [(1, ["cmp_ge", "cmp_lt"]), (2, ["cmp_ge"])])
@@ -489,6 +498,7 @@ def test_a_causal_mask_covers_keys_beyond_lengths_that_are_those_of_queries(
     assert len(set(stand_in.planned_graphs)) == 2
     given_ = packed_arrays()
     forward(**{**given_, "lengths_kv": given_["lengths_q"]})
+    assert ("lengths_kv" in stand_in.planned_graphs[-1].names) != is_mask_less
 
 
 FEW: dict[str, Any] = {"q": (2, 4, 3, 16), "k": (2, 2, 1024, 16), "v": (2, 2, 1024, 16)}
