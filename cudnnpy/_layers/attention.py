@@ -388,7 +388,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias : array, optional
             (batch, heads, queries, keys), or 1 on some of the first three axes; of q's dtype or float32.
         lengths_q, lengths_kv : array, optional
-            The number of queries, and of keys, of each sequence: (batch,), in int32. Others are masked.
+            The number of queries, and of keys, of each sequence: (batch,), in int32. Others are masked. With causal=True one
+            array for both, or `lengths_q` alone if they are equal, needs no mask of keys, and takes less time.
         page_table : array, optional
             (batch, 1, pages of a sequence, 1), in int32: which pages have the keys of each sequence, in order; the keys are a
             multiple of 128. Each number is a page's, also beyond the length; the GPU alone reads them. `lengths_kv` must be
@@ -406,8 +407,8 @@ class Attention(PreferenceOptions, ArrayOperation):
             keeps, else 0, (batch, heads, queries, keys), of q's dtype or float32.
         offsets_q, offsets_kv : array, optional
             For packed sequences: the element of q and out, and of k and v, with which each sequence begins, and the end,
-            (batch + 1,), in int32 or int64: PyTorch's cu_seqlens times heads times head size. Lengths and `max_length_q` and
-            `max_length_kv` must be given, and v has q's head size.
+            (batch + 1,), in int32 or int64: PyTorch's cu_seqlens times heads times head size. Lengths, with causal=True those of
+            queries at least, `max_length_q` and `max_length_kv` must be given, and v has q's head size.
         max_length_q, max_length_kv : int, optional
             The lengths of the longest packed sequences, or more: the queries and keys in other shapes.
 
