@@ -688,6 +688,18 @@ def test_values_in_device_memory_are_checked_on_request(
         untyped.reference.Attention().forward(**on_host, max_length_q=32, max_length_kv=48)
 
 
+def test_lengths_of_queries_that_are_those_of_keys_are_checked_with_both(
+    stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_ = packed_arrays()
+    of = {id(array): name for name, array in given_.items()}
+    given_["lengths_kv"] = given_["lengths_q"]
+    monkeypatch.setattr(attention_layer, "to_numpy", lambda array: np.array(VALUES[of[id(array)]]))
+    monkeypatch.setattr(Attention, "_run", staticmethod(attention_layer._run_checked))
+    with pytest.raises(ValueError, match=f"^offsets_kv {OFFSETS_TEXT} 1536 and then 2240 for sequence 1 of 30 tokens$"):
+        untyped.Attention(causal=True).forward(**given_)
+
+
 def test_numbers_of_pages_are_checked_on_request(stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     given_ = arrays_of({"q": Q, **IN_PAGES})
     for name in ("lengths_kv", "page_table"):
