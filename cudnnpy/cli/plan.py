@@ -15,7 +15,7 @@ from cudnnpy._planning.choice import Choice
 from cudnnpy.cli.arguments import UsageError, check_writable, is_ordinal, positive, size
 from cudnnpy.cli.text_table import choice_cells, printed, say, show, show_progress, table
 from cudnnpy.cli.tune import problems, tune_problem
-from cudnnpy.errors import PlanningError
+from cudnnpy.errors import NoAlgorithmError, PlanningError
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.tuning import problem_file
 from cudnnpy.tuning.measuring import gpu_worker
@@ -139,7 +139,7 @@ def run(options: argparse.Namespace) -> int:
             show_progress(f"planning {len(planned) + 1} of {len(requests)}")
             try:
                 now = choose(request)
-            except PlanningError as error:
+            except (NoAlgorithmError, PlanningError) as error:
                 now = None
                 say("cudnnpy plan", f"{options.problems}, line {request.line}: {error}")
             planned.append(Planned(request, key, now, former.get(key[:2])))
@@ -182,7 +182,7 @@ def _for_profile(name: str) -> Iterator[tuple[str, Choose]]:
     profile = DeviceProfile.load(name)
     device_profile.check_release()
     with closing(PlannerProcess(profile)) as planner:
-        yield profile.text, lambda request: planner.plan(request.text)
+        yield profile.text, lambda request: planner.plan(request.problem, request.options)
 
 
 @contextmanager
