@@ -58,7 +58,7 @@ class PlannerProcess(Worker):
     def survey(self, problem: Problem, options: PlanningOptions, **how: Any) -> list[Candidate]:
         """Return every candidate for a problem. Raises PlanningError if cuDNN fails.
 
-        `how` are `compiles`, as for selection.survey, and `choice`, the forced one. Candidates that end the process are rejected.
+        `how` are `compiles`, as for selection.survey, and `choice`, a forced one. One that ends the process is rejected.
         """
         text, compiles = problem_notation.text_of(problem, options), selection.SURVEY_COMPILES
         request = {"do": "survey", "text": text, "compiles": compiles, **how}
