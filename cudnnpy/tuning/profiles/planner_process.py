@@ -37,7 +37,7 @@ class PlannerProcess(Worker):
     """
 
     def __init__(self, profile: DeviceProfile) -> None:
-        super().__init__(self._started)
+        super().__init__(self._started, lambda ended: f"the process that planned it ended: {ended.how}")
         self.profile = profile
         self._process = self._started()
 
@@ -68,10 +68,6 @@ class PlannerProcess(Worker):
         if "error" in answer:
             raise PlanningError(answer["error"])
         return [*map(Candidate, answer["answer"])]
-
-    def reason_of(self, ended: Ended) -> str:
-        """Return the rejection reason of a candidate at which a process ended."""
-        return f"the process that planned it ended: {ended.how}"
 
     def _started(self) -> WorkerProcess:
         stub = stub_driver.open_file()
