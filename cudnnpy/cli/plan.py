@@ -14,7 +14,7 @@ from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._planning.choice import Choice
 from cudnnpy.cli.arguments import UsageError, check_writable, is_ordinal, positive, size
 from cudnnpy.cli.text_table import choice_cells, printed, say, show, show_progress, table
-from cudnnpy.cli.tune import problems, tune_problem
+from cudnnpy.cli.tune import tune_problem
 from cudnnpy.errors import NoAlgorithmError, PlanningError
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.tuning import problem_file
@@ -193,7 +193,7 @@ def _on_gpu(ordinal: str) -> Iterator[tuple[str, Choose]]:
         raise UsageError(f"--device must be of a GPU that is here, 0 to {len(gpus) - 1}; got {ordinal}")
 
     def choose(request: ListedProblem) -> Entry:
-        (job,) = problems.jobs_of([request], [gpus[device].kind], _TIMED_SECONDS)
+        (job,) = tune_problem.jobs_of([request], [gpus[device].kind], _TIMED_SECONDS)
         try:
             measurement = tune_problem.tune_on(worker, job)
         except ValueError as error:  # a problem that cuDNN rejects
