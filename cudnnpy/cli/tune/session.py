@@ -29,7 +29,7 @@ from cudnnpy.cli.tune.dask_cluster import ABSENCE_SECONDS, ClusterError, DaskClu
 from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu, distribute, jobs_of, local_places
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.tuning import problem_file, recording
-from cudnnpy.tuning.measurement import UNPROMISING, FoundFault
+from cudnnpy.tuning.measurement import UNPROMISING
 from cudnnpy.tuning.problem_file import ListedProblem
 from cudnnpy.tuning.profiles import stub_driver
 from cudnnpy.tuning.store.entry import Entry
@@ -211,12 +211,6 @@ def _put(store: Store, entry: Entry) -> Entry:
     return store.put(entry, replace=is_replaced)
 
 
-def _with_known_faults(store: Store, job: Job) -> Job:
-    faults = store.faults_of(job.key)
-    known = (FoundFault(one.candidate, one.symptom, one.detail, one.driver) for one in faults)
-    return job._replace(known=tuple(known))
-
-
 # Tuning
 
 
@@ -225,7 +219,7 @@ def _tune(
 ) -> tuple[list[Entry], list[tuple[str, str]]]:
     """Tune the jobs that the store does not have. Return the entries of all, and the texts of failed ones with the reasons."""
     entries = {job.key: entry for job in jobs if (entry := _stored(store, job)) is not None}
-    open_jobs = [_with_known_faults(store, job) for job in jobs if job.key not in entries]
+    open_jobs = [job._replace(known=tuple(store.faults_of(job.key))) for job in jobs if job.key not in entries]
     if entries:
         _say(f"{len(entries)} of {len(jobs)} problems are in the store")
     failed: list[tuple[str, str]] = []

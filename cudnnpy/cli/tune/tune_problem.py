@@ -30,7 +30,7 @@ from cudnnpy.tuning.measuring.child_process import StartError
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 from cudnnpy.tuning.measuring.gpus import uuid_of
 from cudnnpy.tuning.problem_file import ListedProblem
-from cudnnpy.tuning.store.entry import Entry, Key
+from cudnnpy.tuning.store.entry import Entry, Fault, Key
 
 TRIES = 3
 _PLACES_SECONDS = 0.5  # between two listings of the places
@@ -48,7 +48,8 @@ class Job(NamedTuple):
     kind: str  #: the GPU kind to tune it on
     key: Key  #: the key of its entry
     thorough: bool = False  #: whether all candidates are measured, and not only until several in a row gain nothing
-    known: tuple[FoundFault, ...] = ()  #: faults of its candidates, which are not run again with the same driver
+    #: faults of its candidates, stored or found now, which are not run again with the same driver
+    known: tuple[Fault | FoundFault, ...] = ()
 
 
 class TuningGpu(NamedTuple):
