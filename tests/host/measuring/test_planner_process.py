@@ -89,6 +89,7 @@ def test_a_plan_is_an_entry_that_was_not_measured(planner):
         "9.0",
         132,
     )
+    assert [*entry.made_with] == ["cudnnpy", "python"]  # and no driver
     first = next(one for one in entry.candidates if not one.rejection_reason)
     assert (first.source, first.workspace_size) == ("heuristics", entry.choice.workspace_size)
     assert len(entry.candidates) > 20
