@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cudnnpy._planning.candidates import Candidate
-    from cudnnpy._planning.choice import Choice
     from cudnnpy.descriptors import AlgorithmCandidate
 
 __all__ = [
@@ -221,13 +220,6 @@ class NoAlgorithmError(CudnnError):
 
 class PlanningError(CudnnError):
     """A problem cannot be planned for a device profile. The message has cuDNN's reason, or how the process that plans ended."""
-
-    #: the candidates that were considered if none can be used; none after another error
-    candidates: Sequence[Candidate | Choice]
-
-    def __init__(self, reason: str, candidates: Sequence[Candidate | Choice] = ()) -> None:
-        self.candidates = candidates
-        super().__init__(reason)
 
 
 complete_module(globals())

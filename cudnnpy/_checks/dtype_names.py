@@ -7,28 +7,22 @@ from typing import Any, cast, get_args
 from cudnnpy.typing import ElementName
 
 ELEMENT_NAMES: tuple[str, ...] = get_args(ElementName)
-# Of other libraries. The word "float" is none: it is float64 in NumPy, and float32 in C and PyTorch.
-ALIASES: dict[str, ElementName] = {
-    "double": "float64",
-    "single": "float32",
-    "half": "float16",
-    "fp64": "float64",
-    "fp32": "float32",
-    "fp16": "float16",
-    "bf16": "bfloat16",
-    "float8_e4m3": "float8_e4m3fn",
-    "fp8_e4m3": "float8_e4m3fn",
-    "fp8_e5m2": "float8_e5m2",
-    # NumPy's codes, as in array.dtype.str without the order of the bytes
-    "f8": "float64",
-    "f4": "float32",
-    "f2": "float16",
-    "i8": "int64",
-    "i4": "int32",
-    "i1": "int8",
-    "u1": "uint8",
-    "b1": "bool",
+# The names of other libraries, and NumPy's codes, as in array.dtype.str without the order of the bytes. The word "float" is
+# none: it is float64 in NumPy, and float32 in C and PyTorch.
+_ALIASES: dict[ElementName, str] = {
+    "float64": "double fp64 f8",
+    "float32": "single fp32 f4",
+    "float16": "half fp16 f2",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "float8_e4m3 fp8_e4m3",
+    "float8_e5m2": "fp8_e5m2",
+    "int64": "i8",
+    "int32": "i4",
+    "int8": "i1",
+    "uint8": "u1",
+    "bool": "b1",
 }
+ALIASES = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
 
 
 def element_name(given: Any) -> ElementName | None:

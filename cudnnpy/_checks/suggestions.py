@@ -42,15 +42,18 @@ def did_you_mean(names: list[str]) -> str:
     return f". Did you mean {' or '.join(map(repr, names[:2]))}?" if names else ""
 
 
-def suggest_option(_object: object, option: str, names: Collection[str]) -> str:
-    """Return the end of the error for an unknown option, which may be another library's, or ""."""
-    ours = our_option(option)
-    if ours in names:
-        unit = ", in bytes" if ours == "workspace_limit" else ""
-        return f". Did you mean {ours}={unit}?"
-    if option in (sentences := advice("option sentences")):
+def suggest_option(
+    _object: object, option: str, names: Collection[str], ours: Iterable[str] = (), section: str = "option sentences"
+) -> str:
+    """Return the end of the error for an unknown option, which may be another library's, or "".
+
+    `ours` are our names of it besides those of all options, and `section` has the sentences.
+    """
+    known = [name for name in (*ours, our_option(option)) if name in names]
+    if not known and option in (sentences := advice(section)):
         return f". {sentences[option]}"
-    return "".join(f". Did you mean {name}=?" for name in near(option, names))
+    unit = ", in bytes" if "workspace_limit" in known else ""
+    return "".join(f". Did you mean {name}={unit}?" for name in (known or near(option, names))[:1])
 
 
 def with_suggestions(options_class: _ClassT) -> _ClassT:

@@ -1,4 +1,4 @@
-"""The error for a name that `cudnnpy` does not have: what to type in place of another library's name, or a similar name."""
+"""The errors for names that `cudnnpy` and its graphs lack: what to type for another library's name, or a similar name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Collection
 from importlib import import_module
 
 from cudnnpy._checks.other_names import advice
-from cudnnpy._checks.suggestions import did_you_mean, near
+from cudnnpy._checks.public_dir import no_attribute
+from cudnnpy._checks.suggestions import did_you_mean, near, suggest_option
 
 # Public modules that `import cudnnpy` does not make available, and modules whose names people look for in the package itself.
 _OWN_IMPORTS = ("torch", "typing", "availability")
@@ -28,6 +29,17 @@ def missing_in_reference(name: str, public: Collection[str]) -> str:
     if name in import_module("cudnnpy").__all__:
         return f"{text}: type cudnnpy.{name}"
     return text + re.sub(rf"\bcudnnpy\.(?=(?:{'|'.join(public)})\b)", "cudnnpy.reference.", _suggest(name, public))
+
+
+def missing_in_graph(owner: object, name: str) -> str:
+    """Return the message for an attribute that a graph or a tensor lacks, with what to type in place of cudnn-frontend's."""
+    known = advice("graph").get(name)
+    return f"{type(owner).__name__!r} object has no attribute {name!r}: {known}" if known else no_attribute(owner, name)
+
+
+def suggest_keyword(graph: object, unknown: str, known: tuple[str, ...]) -> str:
+    """Return the end of the error for an unknown keyword of a graph's method, such as cudnn-frontend's."""
+    return suggest_option(graph, unknown, known, advice("graph arguments").get(unknown, "").split(), "graph keywords")
 
 
 def _suggest(name: str, public: Collection[str]) -> str:

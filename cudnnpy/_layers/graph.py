@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast
 from cudnnpy import raw
 from cudnnpy._arrays.array_libraries import read_metadata, spec_of
 from cudnnpy._arrays.device_array import empty
-from cudnnpy._checks.frontend_names import missing, suggest_keyword
 from cudnnpy._checks.option_values import (
     as_elements,
     bounded,
@@ -44,6 +43,7 @@ from cudnnpy._checks.option_values import (
 from cudnnpy._checks.preferences import TUNE_SECONDS
 from cudnnpy._checks.public_dir import PublicDir
 from cudnnpy._checks.suggestions import suggest_value
+from cudnnpy._checks.unknown_names import missing_in_graph, suggest_keyword
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import (
@@ -130,7 +130,7 @@ class Node:
     if not TYPE_CHECKING:  # type checkers report unknown attributes
 
         def __getattr__(self, name):
-            raise AttributeError(missing(self, name), name=name, obj=self)
+            raise AttributeError(missing_in_graph(self, name), name=name, obj=self)
 
         def _refuse_operator(self, _other):
             raise TypeError(
@@ -201,7 +201,9 @@ class Graph(PublicDir):
 
         def __getattr__(self, name):
             advice = f": type g.add({name!r}, ...), as docs/graph-kinds.md shows"
-            text = f"'Graph' object has no attribute {name!r}{advice}" if name in KINDS else missing(self, name)
+            text = (
+                f"'Graph' object has no attribute {name!r}{advice}" if name in KINDS else missing_in_graph(self, name)
+            )
             raise AttributeError(text, name=name, obj=self)
 
     def __init__(

@@ -31,7 +31,7 @@ from cudnnpy.handle import on_device
 from cudnnpy.tuning.chooser import TuningChooser
 from cudnnpy.tuning.profiles import device_profile
 from cudnnpy.tuning.profiles.device_profile import DeviceProfile
-from cudnnpy.tuning.profiles.planner_process import planner_for
+from cudnnpy.tuning.profiles.planner_process import candidates_for_profile
 from cudnnpy.tuning.ranking.model import source_text
 from cudnnpy.tuning.store import levels
 from cudnnpy.tuning.store.entry import Entry
@@ -159,8 +159,7 @@ def _explanation(text: str, device: int | DeviceProfile, prefer: Preference | No
         options = options._replace(prefer=prefer)
     if isinstance(device, DeviceProfile):
         device_profile.check_release()
-        with planner_for(device) as planner:
-            rows = planner.survey(problem_notation.text_of(problem, options))
+        rows = [candidate.choice for candidate in candidates_for_profile(problem, options, device)]
         limit = selection.limit_of(options, device.memory)
         request = Request(problem, options, Target(profile=device.text), limit, may_run=False)
         return _explained(request, device.memory, rows, device.source)

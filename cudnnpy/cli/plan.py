@@ -14,8 +14,8 @@ from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._planning.choice import Choice
 from cudnnpy.cli.arguments import UsageError, check_writable, is_ordinal, positive, size
 from cudnnpy.cli.text_table import choice_cells, printed, say, show, show_progress, table
-from cudnnpy.cli.tune import problems, tune_problem
-from cudnnpy.errors import PlanningError
+from cudnnpy.cli.tune import tune_problem
+from cudnnpy.errors import NoAlgorithmError, PlanningError
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.tuning import problem_file
 from cudnnpy.tuning.measuring import gpu_worker
@@ -139,7 +139,7 @@ def run(options: argparse.Namespace) -> int:
             show_progress(f"planning {len(planned) + 1} of {len(requests)}")
             try:
                 now = choose(request)
-            except PlanningError as error:
+            except (NoAlgorithmError, PlanningError) as error:
                 now = None
                 say("cudnnpy plan", f"{options.problems}, line {request.line}: {error}")
             planned.append(Planned(request, key, now, former.get(key[:2])))
@@ -182,7 +182,7 @@ def _for_profile(name: str) -> Iterator[tuple[str, Choose]]:
     profile = DeviceProfile.load(name)
     device_profile.check_release()
     with closing(PlannerProcess(profile)) as planner:
-        yield profile.text, lambda request: planner.plan(request.text)
+        yield profile.text, lambda request: planner.plan(request.problem, request.options)
 
 
 @contextmanager
@@ -193,7 +193,7 @@ def _on_gpu(ordinal: str) -> Iterator[tuple[str, Choose]]:
         raise UsageError(f"--device must be of a GPU that is here, 0 to {len(gpus) - 1}; got {ordinal}")
 
     def choose(request: ListedProblem) -> Entry:
-        (job,) = problems.jobs_of([request], [gpus[device].kind], _TIMED_SECONDS)
+        (job,) = tune_problem.jobs_of([request], [gpus[device].kind], _TIMED_SECONDS)
         try:
             measurement = tune_problem.tune_on(worker, job)
         except ValueError as error:  # a problem that cuDNN rejects

@@ -51,9 +51,8 @@ class Measurement(NamedTuple):
         if len(found.faults) > _MAX_FAULTS or not all(fault.symptom in SYMPTOMS for fault in found.faults):
             actual = f"{len(found.faults)}, the first {str(found.faults[:1])[:200]}"
             raise ValueError(f"faults must be at most {_MAX_FAULTS}, of known symptoms; got {actual}")
-        compiled = {
-            name: str(text) for name, text in given["compiled"].items()
-        }  # with the line breaks that cuDNN writes
+        # with the line breaks that cuDNN writes
+        compiled = {name: str(text) for name, text in given["compiled"].items()}
         return found._replace(compiled=compiled)
 
 

@@ -22,11 +22,8 @@ VARIABLE = "CUDNNPY_RECORD"
 _lock = fork_safe_lock()
 _open: defaultdict[type[ProblemLog], list[ProblemLog]] = defaultdict(list)  # by subclass
 _saved: set[str] = set()  # the texts that this process has added to the file
-_has_default_choices = (
-    False  # whether the plan cache has default choices from a freeze that ended while others are open
-)
 
-declare(__name__, "_open", "_saved", "_has_default_choices")
+declare(__name__, "_open", "_saved")
 
 
 class ProblemLog(PublicDir):

@@ -17,10 +17,10 @@ from cudnnpy import raw
 from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import invalid_text
+from cudnnpy._planning.choice import Choice, invalid_text
 from cudnnpy._planning.engines import Target, gpu_kind
 from cudnnpy._planning.options import PlanningOptions, with_limit
-from cudnnpy._planning.plan import Plan, serialized_candidate
+from cudnnpy._planning.plan import serialized_candidate
 from cudnnpy._planning.problem import Problem, is_strict
 from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._process.cuda_state import version_text
@@ -83,7 +83,7 @@ def entry_of(
     problem: Problem,
     options: PlanningOptions,
     target: Target,
-    plan: Plan,
+    choice: Choice,
     tried: Sequence[Candidate],
     *,
     complete: bool,
@@ -91,17 +91,16 @@ def entry_of(
     """Return the store entry of a choice.
 
     `tried` are all candidates that were considered. `complete` means that time and memory sufficed for all of them.
-    Raises TypeError if the plan cannot be serialized.
     """
-    plan._check_serializable()
+    is_measured = choice.milliseconds is not None
     return Entry(
         key_of(problem, options, target),
         choice_text(problem, options),
-        plan.choice.stored,
-        0.0 if plan.milliseconds is None else options.tune_seconds,
+        choice.stored,
+        options.tune_seconds if is_measured else 0.0,
         complete,
         _now(),
-        {"cudnnpy": __version__, "driver": driver(), "python": platform.python_version()},
+        {"cudnnpy": __version__, "python": platform.python_version(), **({"driver": driver()} if is_measured else {})},
         tuple(candidate.choice.stored for candidate in tried),
     )
 

@@ -78,7 +78,7 @@ class Work(NamedTuple):
         if behaviour.startswith("fails"):
             raise MemoryError("no memory is left")
         faults = [fault_of(number) for number in range(2)] if behaviour.startswith("faulty") else []
-        found = tuple(fault for fault in faults if fault not in job.known)
+        found = tuple(fault for fault in faults if fault.candidate not in {one.candidate for one in job.known})
         if behaviour.startswith("faulty") and not earlier:
             return Measurement(None, "the process that measures ended", faults=found[:1])
         return MALFORMED.get(behaviour, lambda right: right)(Measurement(entry_of(job), faults=found))

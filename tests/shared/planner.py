@@ -264,7 +264,7 @@ def stored(request: dict[str, Any]) -> Any:
     problem, options = asked(request)
     choice = selection.choose(chooser(problem, options))
     plan, tried = plans.Plan(problem, choice.candidate), choice.considered()
-    entry = stored_choice.entry_of(problem, options, TARGET, plan, tried, complete=True)
+    entry = stored_choice.entry_of(problem, options, TARGET, plan.choice, tried, complete=True)
     read = Entry.of(json.loads(json.dumps(entry.plain())))
     found = stored_choice.stored_candidate(read, problem, options, TARGET)
     found.executable = found.make()

@@ -1,14 +1,21 @@
-"""The command `cudnnpy tune`: look up problems in the store, tune the others on all GPUs, store the choices, and report."""
+"""The command `cudnnpy tune`: look up problems in the store, tune the others on all GPUs, store the choices, and report.
+
+The problems are read from a file, or recorded from a program.
+"""
 
 from __future__ import annotations
 
 import argparse
 import html
 import os
+import subprocess
+import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 
 from cudnnpy import store as stores
 from cudnnpy._checks.preferences import TUNE_SECONDS
@@ -17,12 +24,13 @@ from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import text_table
 from cudnnpy.cli.arguments import UsageError, check_writable, positive
 from cudnnpy.cli.text_table import say
-from cudnnpy.cli.tune import problems, report, tune_problem
+from cudnnpy.cli.tune import report, tune_problem
 from cudnnpy.cli.tune.dask_cluster import ABSENCE_SECONDS, ClusterError, DaskCluster
-from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu, distribute, local_places
+from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu, distribute, jobs_of, local_places
 from cudnnpy.errors import LibraryNotFoundError
-from cudnnpy.tuning import problem_file
-from cudnnpy.tuning.measurement import UNPROMISING, FoundFault
+from cudnnpy.tuning import problem_file, recording
+from cudnnpy.tuning.measurement import UNPROMISING
+from cudnnpy.tuning.problem_file import ListedProblem
 from cudnnpy.tuning.profiles import stub_driver
 from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.store.levels import VARIABLE, Layers
@@ -57,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     if options.record is not None:
-        problems.check_program(options.record)
+        _check_program(options.record)
     elif options.save is not None:
         raise UsageError("--save must be with --record; got it without")
     # missing input is an error before an existing output is
@@ -75,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
             except UnavailableError:
                 if options.save is None or stub_driver.has_driver():
                     raise
-                status, requests = problems.record(options.record, options.save)
+                status, requests = _record(options.record, options.save)
                 _say_how_to_plan(options, len(requests))
                 return 1 if status else 0
             local = stack.enter_context(local_places(gpus))
@@ -88,8 +96,8 @@ def run(options: argparse.Namespace) -> int:
                 _say(note)
         store = stack.enter_context(_open_store(options.store))
         if options.record is not None:
-            status, requests = problems.record(options.record, options.save)
-        jobs = problems.jobs_of(requests, dict.fromkeys(gpu.kind for gpu in gpus), options.seconds, options.thorough)
+            status, requests = _record(options.record, options.save)
+        jobs = jobs_of(requests, dict.fromkeys(gpu.kind for gpu in gpus), options.seconds, options.thorough)
         entries, failed = _tune(distributed, jobs, store)
         _report(options, entries, failed)
         if lost := why_not_written(store):
@@ -118,6 +126,49 @@ def _gpus(recorded: Sequence[str] | None) -> list[TuningGpu]:
         if recorded and "--save" in recorded:
             listing = "; --save must be before --record, whose program takes all words after its name"
         raise UnavailableError(f"{error}; cudnnpy plan chooses without a GPU{listing}") from None
+
+
+# Programs, whose problems are recorded
+
+
+def _check_program(command: Sequence[str]) -> None:
+    """Raise UsageError unless a command is SCRIPT.py or -m MODULE, with its arguments."""
+    if not command or command == ["-m"]:
+        raise UsageError("--record must be followed by SCRIPT.py or -m MODULE; got nothing")
+    if command[0] != "-m" and not Path(command[0]).is_file():
+        raise UsageError(f"--record must be followed by a program; there is no file {command[0]}")
+
+
+def _record(command: Sequence[str], save: str | None) -> tuple[int, list[ListedProblem]]:
+    """Run a program. Return its exit status and the problems that its processes plan, and save them if a file is named."""
+    name = " ".join(command[: 1 + (command[0] == "-m")])
+    with tempfile.TemporaryFile(prefix="cudnnpy-") as file:  # it has no name, so that no file is left behind
+        path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        problem_file.write(path, ())
+        status, interrupt = _run_program(path, command)
+        requests = problem_file.read(path)
+    how = f"signal {-status}" if status < 0 else f"exit status {status}"
+    count = f"{len(requests)} problem{'s' * (len(requests) != 1)} recorded"
+    _say(f"{name} ended with {how}; {count}")
+    if save is not None:
+        problem_file.write(save, [request.text for request in requests])
+    if interrupt:
+        raise interrupt
+    return status, requests
+
+
+def _run_program(path: str, command: Sequence[str]) -> tuple[int, KeyboardInterrupt | None]:
+    """Run a program, whose processes add their problems to a file.
+
+    Return its exit status, negative for a signal, and the interrupt that stopped it.
+    """
+    process = subprocess.Popen([sys.executable, *command], env={**os.environ, recording.VARIABLE: path})
+    try:
+        return process.wait(), None
+    except KeyboardInterrupt as interrupt:  # Ctrl-C reaches the program, too
+        for number in interrupt.args:  # another signal may have been sent to this process alone
+            process.send_signal(number)
+        return process.wait(), interrupt
 
 
 # The store
@@ -160,12 +211,6 @@ def _put(store: Store, entry: Entry) -> Entry:
     return store.put(entry, replace=is_replaced)
 
 
-def _with_known_faults(store: Store, job: Job) -> Job:
-    faults = store.faults_of(job.key)
-    known = (FoundFault(one.candidate, one.symptom, one.detail, one.driver) for one in faults)
-    return job._replace(known=tuple(known))
-
-
 # Tuning
 
 
@@ -174,7 +219,7 @@ def _tune(
 ) -> tuple[list[Entry], list[tuple[str, str]]]:
     """Tune the jobs that the store does not have. Return the entries of all, and the texts of failed ones with the reasons."""
     entries = {job.key: entry for job in jobs if (entry := _stored(store, job)) is not None}
-    open_jobs = [_with_known_faults(store, job) for job in jobs if job.key not in entries]
+    open_jobs = [job._replace(known=tuple(store.faults_of(job.key))) for job in jobs if job.key not in entries]
     if entries:
         _say(f"{len(entries)} of {len(jobs)} problems are in the store")
     failed: list[tuple[str, str]] = []

@@ -11,7 +11,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,7 +29,8 @@ from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.measuring.child_process import StartError
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 from cudnnpy.tuning.measuring.gpus import uuid_of
-from cudnnpy.tuning.store.entry import Entry, Key
+from cudnnpy.tuning.problem_file import ListedProblem
+from cudnnpy.tuning.store.entry import Entry, Fault, Key
 
 TRIES = 3
 _PLACES_SECONDS = 0.5  # between two listings of the places
@@ -47,7 +48,8 @@ class Job(NamedTuple):
     kind: str  #: the GPU kind to tune it on
     key: Key  #: the key of its entry
     thorough: bool = False  #: whether all candidates are measured, and not only until several in a row gain nothing
-    known: tuple[FoundFault, ...] = ()  #: faults of its candidates, which are not run again with the same driver
+    #: faults of its candidates, stored or found now, which are not run again with the same driver
+    known: tuple[Fault | FoundFault, ...] = ()
 
 
 class TuningGpu(NamedTuple):
@@ -285,3 +287,17 @@ def _kind(device: int) -> str:
 def key_for(problem: Problem, options: PlanningOptions, kind: str) -> Key:
     """Return the store key of a problem on a GPU kind."""
     return stored_choice.key_of(problem, options, Target(None, kind))
+
+
+def jobs_of(
+    requests: Sequence[ListedProblem], kinds: Iterable[str], seconds: float | None, thorough: bool = False
+) -> list[Job]:
+    """Return one job for each problem and GPU kind, with the longest time limit of its requests or the one that is passed."""
+    jobs: dict[Key, Job] = {}
+    for request in requests:
+        limit = request.options.tune_seconds if seconds is None else seconds
+        for kind in kinds:
+            key = key_for(request.problem, request.options, kind)
+            if key not in jobs or jobs[key].seconds < limit:
+                jobs[key] = Job(stored_choice.choice_text(request.problem, request.options), limit, kind, key, thorough)
+    return list(jobs.values())

@@ -12,7 +12,7 @@ import os
 import select
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -22,9 +22,8 @@ from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.chooser import Rejection, Request
 from cudnnpy._planning.options import PlanningOptions, with_limit
-from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.selection import limit_of, no_algorithm, survey
+from cudnnpy._planning.selection import limit_of, survey
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle, on_device
@@ -36,7 +35,6 @@ from cudnnpy.tuning.measuring.timing import ContextLost, Watch
 from cudnnpy.tuning.profiles import device_profile
 from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 from cudnnpy.tuning.ranking.candidate_order import RankedChooser
-from cudnnpy.tuning.stored_choice import entry_of
 
 _IDLE_SECONDS = 60.0  # until a process without a request ends, and gives the memory of its CUDA context back
 _LEAST_SECONDS = 1e-9  # of a search; a request whose time is used up has 0, and the default choice alone is measured
@@ -127,22 +125,10 @@ class Service:
 
     # Planning
 
-    def do_plan(self, request: Mapping[str, Any]) -> Any:
-        """Return the choice, with all candidates, as an entry; or the error, and the candidates, if none can be used.
-
-        Every candidate is planned, which takes milliseconds, but for engines that are compiled at run time: they are compiled
-        only until one can be used. Nothing is measured: the choice has neither a time nor an error.
-        """
-        chooser = self._chooser(request)
-        (problem, options, target), considered = chooser.request[:3], survey(chooser, compiles=0)
-        found = next((candidate for candidate in considered if not candidate.rejection_reason), None)
-        if found is None:
-            return {"error": str(no_algorithm(chooser.request, considered)), "candidates": _plain_choices(considered)}
-        return entry_of(problem, options, target, Plan(problem, found), considered, complete=True).plain()
-
     def do_survey(self, request: Mapping[str, Any]) -> Any:
-        """Return every candidate of a problem."""
-        return _plain_choices(survey(self._chooser(request)))
+        """Return every candidate of a problem, of which `compiles` that must be compiled are: see selection.survey."""
+        found = survey(self._chooser(request), request["compiles"])
+        return [candidate.choice.stored.plain() for candidate in found]
 
     def _chooser(self, request: Mapping[str, Any]) -> ProfileChooser:
         assert self._profile is not None
@@ -183,11 +169,6 @@ class ProfileChooser(RankedChooser):
     def rejections(self) -> Mapping[str, Rejection]:
         """Return the candidates that are left out."""
         return self._rejections
-
-
-def _plain_choices(candidates: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return the choices of candidates as JSON."""
-    return [candidate.choice.stored.plain() for candidate in candidates]
 
 
 def _parsed(request: Mapping[str, Any]) -> tuple[Problem, PlanningOptions, int]:

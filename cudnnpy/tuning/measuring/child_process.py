@@ -287,11 +287,12 @@ def warn_once(text: str) -> None:
 class Worker:
     """Answers requests by a child process, which `start` starts. Another one takes its place when it has ended.
 
-    One thread at a time may use it, except for `stop`.
+    `reason_of` returns the rejection reason of a candidate at which a process ended. One thread at a time may use the worker,
+    except for `stop`.
     """
 
-    def __init__(self, start: Callable[[], WorkerProcess]) -> None:
-        self._start = start
+    def __init__(self, start: Callable[[], WorkerProcess], reason_of: Callable[[Ended], str]) -> None:
+        self._start, self._reason_of = start, reason_of
         self._process: WorkerProcess | None = None
         self.is_stopped = False
 
@@ -334,13 +335,9 @@ class Worker:
             if not isinstance(answer, Ended) or is_late or answer.begun in ("", *left_out):
                 return answer, ends
             ends.append(answer)
-            left_out[answer.begun] = self.reason_of(answer)
+            left_out[answer.begun] = self._reason_of(answer)
             if time.monotonic() > deadline:
                 return answer, ends
-
-    def reason_of(self, ended: Ended) -> str:
-        """Return the rejection reason of a candidate at which a process ended."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End the process, even if it is not ready yet. The next request starts another one."""

@@ -48,7 +48,8 @@ class GpuWorker(Worker):
     """
 
     def __init__(self, uuid: str, start: Callable[[Mapping[str, Any]], WorkerProcess] = WorkerProcess) -> None:
-        super().__init__(partial(start, {"gpu": uuid}))
+        # until the fault is repeated
+        super().__init__(partial(start, {"gpu": uuid}), lambda end: f"not measured: {symptom_of(end)} ({end.how})")
         self.uuid, self.lock = uuid, threading.Lock()
         #: when a process may be tried again that did not start, and why it did not
         self.retry_at, self.reason = 0.0, ""
@@ -121,10 +122,6 @@ class GpuWorker(Worker):
             # the last process had a part of the seconds
             found = found._replace(entry=found.entry._replace(candidates=listed, tune_seconds=seconds))
         return found._replace(faults=tuple(self._repeated(ends, text, limit, deadline)))
-
-    def reason_of(self, ended: Ended) -> str:
-        """Return the rejection reason of a candidate at which a process ended, until the fault is repeated."""
-        return f"not measured: {symptom_of(ended)} ({ended.how})"
 
     def _repeated(self, ends: list[Ended], text: str, limit: int | None, deadline: float) -> Iterator[FoundFault]:
         """Yield the faults that repeat in a new process that runs only this candidate, before the deadline.

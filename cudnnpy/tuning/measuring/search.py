@@ -111,7 +111,9 @@ class Search:
         def chosen(choice: Candidate, *, is_complete: bool) -> Measurement:
             is_own = all(candidate is not choice for candidate in considered)  # its knobs are from the knob search
             found = [*considered, choice] if is_own else considered
-            entry = entry_of(problem, options, self._target, Plan(problem, choice), found, complete=is_complete)
+            plan = Plan(problem, choice)
+            plan._check_serializable()
+            entry = entry_of(problem, options, self._target, plan.choice, found, complete=is_complete)
             return Measurement(entry, compiled=_compiled(choice))
 
         self._watch.begin(None, _ORDERING_SECONDS)

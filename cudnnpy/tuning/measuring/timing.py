@@ -26,9 +26,8 @@ class Watch(NamedTuple):
     #: Called before each step that may crash or hang, with the candidate (None for a step of no single candidate) and the most
     #: seconds until the next call of any callback.
     begin: Callable[[Candidate | None, float], object] = lambda candidate, seconds: None
-    measured: Callable[[Candidate], object] = lambda candidate: (
-        None
-    )  #: called after each candidate, also a rejected one
+    #: called after each candidate, also a rejected one
+    measured: Callable[[Candidate], object] = lambda candidate: None
     best: Callable[[Candidate], object] = lambda candidate: None  #: called with each new fastest, verified candidate
 
 

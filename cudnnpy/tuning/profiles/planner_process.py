@@ -6,14 +6,14 @@ Some engine configurations end the process. Such a candidate is rejected with th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from cudnnpy._planning import problem_notation, selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Choice, Engine
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -26,8 +26,7 @@ from cudnnpy.tuning.measuring.child_process import Ended, StartError, Worker, Wo
 from cudnnpy.tuning.profiles import stub_driver
 from cudnnpy.tuning.profiles.device_profile import DeviceProfile, ProfileError
 from cudnnpy.tuning.store.entry import Entry
-
-T = TypeVar("T")
+from cudnnpy.tuning.stored_choice import entry_of
 
 
 class PlannerProcess(Worker):
@@ -38,41 +37,37 @@ class PlannerProcess(Worker):
     """
 
     def __init__(self, profile: DeviceProfile) -> None:
-        super().__init__(self._started)
+        super().__init__(self._started, lambda ended: f"the process that planned it ended: {ended.how}")
         self.profile = profile
         self._process = self._started()
 
-    def plan(self, text: str, engine: Engine | None = None) -> Entry:
-        """Return the choice for a problem in the notation, or the given engine's. Raises PlanningError if there is none."""
+    def plan(self, problem: Problem, options: PlanningOptions) -> Entry:
+        """Return the choice for a problem, with all candidates. Raises NoAlgorithmError if there is none.
 
-        def parse(answer: Any) -> Entry | PlanningError:
-            if "error" in answer:
-                return PlanningError(str(answer["error"]), [*map(Choice.of, answer["candidates"])])
-            return Entry.of(answer)
+        Every candidate is planned, which takes milliseconds, but for engines that are compiled at run time: they are compiled
+        only until one can be used. Nothing is measured: the choice has neither a time nor an error.
+        """
+        forced = {} if options.algorithm is None else {"choice": Choice("", "", options.algorithm).plain()}
+        target, considered = Target(profile=self.profile.text), self.survey(problem, options, compiles=0, **forced)
+        found = next((candidate for candidate in considered if not candidate.rejection_reason), None)
+        if found is None:
+            limit = selection.limit_of(options, self.profile.memory)
+            raise selection.no_algorithm(Request(problem, options, target, limit), considered)
+        return entry_of(problem, options, target, found.choice, considered, complete=True)
 
-        forced = {} if engine is None else {"choice": Choice("", "", engine).plain()}
-        found = self._answer({"do": "plan", "text": text, **forced}, parse)
-        if isinstance(found, PlanningError):
-            raise found
-        return found
+    def survey(self, problem: Problem, options: PlanningOptions, **how: Any) -> list[Candidate]:
+        """Return every candidate for a problem. Raises PlanningError if cuDNN fails.
 
-    def survey(self, text: str) -> list[Choice]:
-        """Return every candidate for a problem. Raises PlanningError if cuDNN fails."""
-        return self._answer({"do": "survey", "text": text}, lambda choices: [*map(Choice.of, choices)])
-
-    def _answer(self, request: dict[str, Any], parse: Callable[[Any], T]) -> T:
-        """Return the answer to a request. Candidates that end the process are excluded."""
-        answer, _ = self.ask_on(lambda: request, {}, parse=parse)
+        `how` are `compiles`, as for selection.survey, and `choice`, a forced one. One that ends the process is rejected.
+        """
+        text, compiles = problem_notation.text_of(problem, options), selection.SURVEY_COMPILES
+        request = {"do": "survey", "text": text, "compiles": compiles, **how}
+        answer, _ = self.ask_on(lambda: request, {}, parse=lambda choices: [*map(Choice.of, choices)])
         if isinstance(answer, Ended):
             raise PlanningError(f"the process that plans ended: {answer.how}")
         if "error" in answer:
             raise PlanningError(answer["error"])
-        found: T = answer["answer"]
-        return found
-
-    def reason_of(self, ended: Ended) -> str:
-        """Return the rejection reason of a candidate at which a process ended."""
-        return f"the process that planned it ended: {ended.how}"
+        return [*map(Candidate, answer["answer"])]
 
     def _started(self) -> WorkerProcess:
         stub = stub_driver.open_file()
@@ -101,14 +96,7 @@ def plan_for_profile(
 ) -> Plan:
     """Return the plan of a problem for a profile, and record the problem. Raises NoAlgorithmError."""
     with planner_for(profile) as planner:
-        try:
-            entry = planner.plan(problem_notation.text_of(problem, options), options.algorithm)
-        except PlanningError as error:
-            if not error.candidates:
-                raise
-            target, limit = Target(profile=profile.text), selection.limit_of(options, profile.memory)
-            considered = [Candidate(cast(Choice, choice)) for choice in error.candidates]
-            raise selection.no_algorithm(Request(problem, options, target, limit), considered) from None
+        entry = planner.plan(problem, options)
     recording.note(problem, options)
     return profile_plan(entry, profile, operands)
 
@@ -116,7 +104,7 @@ def plan_for_profile(
 def candidates_for_profile(problem: Problem, options: PlanningOptions, profile: DeviceProfile) -> list[Candidate]:
     """Return every candidate of a problem for a profile."""
     with planner_for(profile) as planner:
-        return [Candidate(choice) for choice in planner.survey(problem_notation.text_of(problem, options))]
+        return planner.survey(problem, options)
 
 
 @contextmanager

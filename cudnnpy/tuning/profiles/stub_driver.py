@@ -32,40 +32,18 @@ _VERSION = b"\xc7\x07" + pack("<i", 99_990) + _SUCCESS  # CUDA 99.99: a driver m
 # lea rax, [rip + 6]; mov [rsi], rax; the text is behind the function
 _TEXT = b"\x48\x8d\x05" + pack("<i", 6) + b"\x48\x89\x06" + _SUCCESS + b"this is no driver\0"
 
-# cuDNN links some of the functions and looks the others up; it calls few of them to plan.
+# The functions by their code. cuDNN links some of them and looks the others up; it calls few of them to plan.
 _FUNCTIONS = {
-    _TEXT: ("cuGetErrorName", "cuGetErrorString"),
-    _HANDLE: (
-        "cuKernelGetFunction",
-        "cuLibraryGetKernel",
-        "cuLibraryLoadData",
-        "cuLibraryLoadFromFile",
-        "cuModuleGetFunction",
-        "cuModuleLoadData",
-    ),
-    _VERSION: ("cuDriverGetVersion",),  # some engines ask CUDA's runtime, which must find a driver, but no device
-    _ZERO: ("cuDeviceGetCount",),
-    _SUCCESS: ("cuKernelSetAttribute", "cuLibraryUnload", "cuModuleUnload"),
-    _FAILURE: (
-        "cuCtxGetCurrent",
-        "cuCtxGetLimit",
-        "cuCtxPopCurrent",
-        "cuCtxPushCurrent",
-        "cuDeviceGet",
-        "cuGetExportTable",
-        "cuKernelGetAttribute",
-        "cuLaunchCooperativeKernel",
-        "cuLaunchKernel",
-        "cuLaunchKernelEx",
-        "cuLinkAddData",
-        "cuLinkComplete",
-        "cuLinkCreate",
-        "cuLinkDestroy",
-        "cuOccupancyMaxPotentialClusterSize",
-        "cuStreamGetCtx",
-        "cuTensorMapEncodeIm2col",
-        "cuTensorMapEncodeTiled",
-    ),
+    _TEXT: "cuGetErrorName cuGetErrorString",
+    _HANDLE: "cuKernelGetFunction cuLibraryGetKernel cuLibraryLoadData cuLibraryLoadFromFile "
+    "cuModuleGetFunction cuModuleLoadData",
+    _VERSION: "cuDriverGetVersion",  # some engines ask CUDA's runtime, which must find a driver, but no device
+    _ZERO: "cuDeviceGetCount",
+    _SUCCESS: "cuKernelSetAttribute cuLibraryUnload cuModuleUnload",
+    _FAILURE: "cuCtxGetCurrent cuCtxGetLimit cuCtxPopCurrent cuCtxPushCurrent cuDeviceGet cuGetExportTable "
+    "cuKernelGetAttribute cuLaunchCooperativeKernel cuLaunchKernel cuLaunchKernelEx "
+    "cuLinkAddData cuLinkComplete cuLinkCreate cuLinkDestroy cuOccupancyMaxPotentialClusterSize "
+    "cuStreamGetCtx cuTensorMapEncodeIm2col cuTensorMapEncodeTiled",
 }
 
 
@@ -93,7 +71,7 @@ def content() -> bytes:
 
     The file has one page, which is mapped twice: for reading and executing, and for the loader to write to the dynamic section.
     """
-    functions = [(name.encode(), code) for code, names in _FUNCTIONS.items() for name in names]
+    functions = [(name.encode(), code) for code, names in _FUNCTIONS.items() for name in names.split()]
     names = b"\0".join((b"", LIBRARY.encode(), *(name for name, _ in functions), b""))
     count = len(functions) + 1  # symbol 0 is undefined
     symbols_at = _HEADER + 4 * _PROGRAM_HEADER

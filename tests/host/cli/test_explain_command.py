@@ -195,7 +195,7 @@ def planned():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDNNPY_MODELS", "")
         with closing(PlannerProcess(DeviceProfile.load(profile()))) as planner:
-            return planner.plan(TEXT), planner.plan(f"{TEXT} prefer=no_workspace")
+            return tuple(planner.plan(*parse(text)) for text in (TEXT, f"{TEXT} prefer=no_workspace"))
 
 
 class TestTheStore:

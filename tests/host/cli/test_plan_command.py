@@ -177,7 +177,7 @@ class TestForAProfile:
                 super().__init__(*arguments, **options)
                 started.append(self)
 
-        def interrupted(self, text):
+        def interrupted(self, problem, options):
             raise KeyboardInterrupt
 
         monkeypatch.setattr(child_process.subprocess, "Popen", Started)
@@ -305,10 +305,10 @@ class TestComparison:
     def test_a_problem_that_is_refused_now_is_worse(self, plan, compare, monkeypatch):
         refuse = planner_process.PlannerProcess.plan
 
-        def plan_one(self, text):
-            if text == FUSED and refused:
+        def plan_one(self, problem, options):
+            if text_of(problem, options) == FUSED and refused:
                 raise PlanningError("no engine takes it")
-            return refuse(self, text)
+            return refuse(self, problem, options)
 
         refused = []
         monkeypatch.setattr(planner_process.PlannerProcess, "plan", plan_one)

@@ -13,6 +13,8 @@ from offline_profiles import needs_profiles
 from planning import profile
 
 from cudnnpy import DeviceProfile
+from cudnnpy._planning import problem_notation
+from cudnnpy._planning.problem_notation import parse
 from cudnnpy.errors import CudnnError, PlanningError
 from cudnnpy.tuning.profiles import stub_driver
 from cudnnpy.tuning.profiles.planner_process import PlannerProcess
@@ -58,7 +60,7 @@ def opened(file):
 
 def planned(file):
     with closing(opened(file)) as planner:
-        return planner.plan(TEXT)
+        return planner.plan(*parse(TEXT))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,7 @@ def planner(tmp_path_factory):
 
 
 def test_a_plan_is_an_entry_that_was_not_measured(planner):
-    entry = planner.plan(TEXT)
+    entry = planner.plan(*parse(TEXT))
     assert (entry.choice.milliseconds, entry.choice.error, entry.choice.spread, entry.complete) == (
         None,
         None,
@@ -87,6 +89,7 @@ def test_a_plan_is_an_entry_that_was_not_measured(planner):
         "9.0",
         132,
     )
+    assert [*entry.made_with] == ["cudnnpy", "python"]  # and no driver
     first = next(one for one in entry.candidates if not one.rejection_reason)
     assert (first.source, first.workspace_size) == ("heuristics", entry.choice.workspace_size)
     assert len(entry.candidates) > 20
@@ -96,7 +99,7 @@ def test_a_plan_is_an_entry_that_was_not_measured(planner):
 def test_noise_of_cudnn_is_not_seen(profile_file, capfd, in_child):
     in_child('print("Could not load symbol cuGetErrorName", file=sys.stderr);')
     with closing(opened(profile_file())) as planner:
-        planner.plan(TEXT)
+        planner.plan(*parse(TEXT))
     assert capfd.readouterr() == ("", "")
 
 
@@ -112,7 +115,7 @@ def test_a_damaged_model_is_a_warning_of_the_caller(profile_file, tmp_path, monk
 
 
 def test_a_candidate_that_ends_the_process_costs_only_itself(profile_file, planner, in_child):
-    usable = [row.name for row in planner.survey(TEXT) if not row.rejection_reason]
+    usable = [row.name for row in planner.survey(*parse(TEXT)) if not row.rejection_reason]
     bad = [usable[0], usable[3]]
     in_child(
         f"""
@@ -126,8 +129,8 @@ def test_a_candidate_that_ends_the_process_costs_only_itself(profile_file, plann
         """
     )
     with closing(opened(profile_file())) as planner:
-        entry = planner.plan(TEXT)
-        again = planner.plan(TEXT)  # the process that took its place goes on
+        entry = planner.plan(*parse(TEXT))
+        again = planner.plan(*parse(TEXT))  # the process that took its place goes on
     assert next(one.name for one in entry.candidates if not one.rejection_reason) == usable[1]
     crashed = {one.name: one.rejection_reason for one in entry.candidates if "ended" in one.rejection_reason}
     assert crashed == dict.fromkeys(bad, "the process that planned it ended: signal SIGSEGV")
@@ -148,10 +151,10 @@ def test_a_problem_that_ends_the_process_costs_only_itself(profile_file, in_chil
     condition = "'32x28x28' in str(given[0].request.problem)"
     in_child(CRASH.format(module="selection", name="survey", condition=condition, ending=ending))
     with closing(opened(profile_file())) as planner:
-        planner.plan(TEXT)
+        planner.plan(*parse(TEXT))
         with pytest.raises(PlanningError, match=f"^the process that plans ended: {how}$"):
-            planner.plan(OTHER)
-        assert planner.plan(TEXT).text == TEXT
+            planner.plan(*parse(OTHER))
+        assert planner.plan(*parse(TEXT)).text == TEXT
 
 
 def test_a_child_that_cannot_start_is_an_error(profile_file, in_child):
@@ -162,7 +165,9 @@ def test_a_child_that_cannot_start_is_an_error(profile_file, in_child):
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_a_text_that_is_no_problem_is_an_error_of_that_problem(planner):
-    with pytest.raises(PlanningError, match="column 1: operation must be one of"):
-        planner.plan("backwards 8x64x28x28 64x64x3x3")
-    planner.plan(TEXT)
+def test_a_request_that_is_no_problem_is_an_error_of_that_problem(planner, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(problem_notation, "text_of", lambda *_problem: "backwards 8x64x28x28 64x64x3x3")
+        with pytest.raises(PlanningError, match="column 1: operation must be one of"):
+            planner.plan(*parse(TEXT))
+    planner.plan(*parse(TEXT))
