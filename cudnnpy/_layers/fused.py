@@ -80,7 +80,7 @@ class FusedConvolution(FusedOptions, ArrayOperation):
 
         Raises TypeError and ValueError for shapes that do not fit together.
         """
-        return self._output_shape(x_shape, w_shape)
+        return output_shape_in_layout(self, x_shape, w_shape)
 
     def forward(
         self,
@@ -119,9 +119,6 @@ class FusedConvolution(FusedOptions, ArrayOperation):
         """
         name, inputs = "FusedConvolution.forward", (x, w, scale, bias, residual)
         return self._run(name, self, type(self)._forward, _NAMES, inputs, (out,), stream, activation)
-
-    def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        return output_shape_in_layout(self, x_shape, w_shape)
 
     def plan(
         self,

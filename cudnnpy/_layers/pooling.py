@@ -126,7 +126,8 @@ class Pooling(ArrayOperation):
         Each spatial size is floor((size + 2 * padding - window) / stride) + 1. Raises TypeError and ValueError for a shape
         that does not fit the options.
         """
-        return self._output_shape(check_shape("x_shape", x_shape, low=0))
+        shape = to_logical(check_shape("x_shape", x_shape, low=0), self._channels_last)
+        return from_logical(self._pooled(shape), self._channels_last)
 
     def forward(
         self,
@@ -192,9 +193,6 @@ class Pooling(ArrayOperation):
         return self._run("Pooling.backward", self, implementation, names, (dy, x, y), (out,), stream, alpha, beta)
 
     # Set-up, once for each call signature
-
-    def _output_shape(self, x_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return from_logical(self._pooled(to_logical(x_shape, self._channels_last)), self._channels_last)
 
     @property
     def _channels_last(self) -> bool:
