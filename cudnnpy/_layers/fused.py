@@ -198,7 +198,7 @@ class FusedConvolution(FusedOptions, ArrayOperation):
             return program, results
         return program_on_zeros(plan.name, call.device, given_operands, (x, w), program.executable, plan), results
 
-    def _operands(self, call: Call) -> list[Operand]:
+    def _operands(self, call: Call) -> Sequence[Operand]:
         """Check the arrays of a call; return x, w, the optional ones and out, in logical order."""
         x = check_input(call, "x", _RANKS, DTYPES, empty=True, layout=self.layout)
         w = check_input(call, "w", _RANKS, DTYPES, empty=True, layout=self.layout)
@@ -214,9 +214,7 @@ class FusedConvolution(FusedOptions, ArrayOperation):
                 operands.append(Operand(name, packed_like(call, name, (shape[1],), dtype)))
         if "residual" in call.specs:
             operands.append(Operand("residual", check_like(call, "residual", shape, x.dtype, self.layout)))
-        operands.append(Operand("out", y, True))
-        check_no_overlaps(call, operands)
-        return operands
+        return check_no_overlaps(call, [*operands, Operand("out", y, True)])
 
     def _graph(
         self, operands: Sequence[Operand], wanted: Sequence[TensorSpec], spatial: Geometry, activation: str | None
