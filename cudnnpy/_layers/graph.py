@@ -698,7 +698,7 @@ class Graph(PublicDir):
         Node
             (batch..., M, N).
         """
-        how = {"padding_value": padding_value, "dtype": dtype, "compute_dtype": compute_dtype}
+        how: dict[str, Any] = {"padding_value": padding_value, "dtype": dtype, "compute_dtype": compute_dtype}
         return self.add("matmul", a=a, b=b, m_override=m, n_override=n, k_override=k, **how)["c"]
 
     def resample(
@@ -853,7 +853,7 @@ class Graph(PublicDir):
         """
         self._check_nodes(dy=dy, x=x, scale=scale, **({} if mean is None else {"mean": mean}), inverse=inverse)
         results = ("dbias",) if check_flag("bias", bias) else ()
-        nodes = {"dy": dy, "x": x, "scale": scale, "mean": mean, "inv_variance": inverse}
+        nodes: dict[str, Any] = {"dy": dy, "x": x, "scale": scale, "mean": mean, "inv_variance": inverse}
         return tuple(self.add("norm_backward", results=results, mode=mode, **nodes).values())
 
     # Planning and running
@@ -1187,7 +1187,7 @@ class Graph(PublicDir):
         return made
 
     def _add_convolution(
-        self, kind: str, how: tuple[Any, ...], dtype: Dtype | None, shape: Shape | None = None, **given: Node
+        self, kind: str, how: tuple[Any, ...], dtype: Dtype | None, shape: Shape | None = None, **given: Any
     ) -> Node:
         """Check the options of a convolution, or of a gradient of this shape, add it, and return its result.
 
