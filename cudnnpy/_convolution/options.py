@@ -96,18 +96,15 @@ def algorithm_named(operation: str, given: str) -> str:
 
 
 def check_algorithm(given: object) -> object:
-    """None, the name of an algorithm of any operation, an Engine or a Plan.
+    """The algorithm. ValueError for a name that is of no operation.
 
-    Engine and Plan are not imported here: any instance with an attribute `knobs` or `execute` is accepted.
+    The layers, which know Engine and Plan, check what is not a name (_layers/convolution.py, check_forced).
     """
-    if isinstance(given, str):
-        if not any(_named(operation, given) for operation in _NAMES):
-            known = (f"one of {', '.join((*_NAMES[name], *_THEANO[name]))} for {name}" for name in _NAMES)
-            every = {name for names in (_NAMES, _THEANO) for operation in names for name in names[operation]}
-            advice = suggest_value(given, sorted(every))
-            raise ValueError(f"algorithm must be {', or '.join(known)}; got {error_repr(given)}{advice}")
-    elif isinstance(given, type) or not (given is None or hasattr(given, "knobs") or hasattr(given, "execute")):
-        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {error_repr(given)}")
+    if isinstance(given, str) and not any(_named(operation, given) for operation in _NAMES):
+        known = (f"one of {', '.join((*_NAMES[name], *_THEANO[name]))} for {name}" for name in _NAMES)
+        every = {name for names in (_NAMES, _THEANO) for operation in names for name in names[operation]}
+        advice = suggest_value(given, sorted(every))
+        raise ValueError(f"algorithm must be {', or '.join(known)}; got {error_repr(given)}{advice}")
     return given
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, get_args
 
 from cudnnpy._checks.call_arguments import check_scales
@@ -15,6 +16,7 @@ from cudnnpy._launch.dispatch import ArrayOperation, Call
 from cudnnpy._launch.operands import check_input, check_like, check_no_overlaps, resolve_output
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import (
+    Executable,
     FunctionCall,
     OperandAddress,
     Step,
@@ -156,24 +158,17 @@ class Activation(ArrayOperation):
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         operands = self._forward_operands(call, alpha, beta)
         x, y = (operand.spec for operand in operands)
-        a, b = scaling_arguments(alpha, beta, x.dtype)
         if not byte_extent(y):
             return Program("activation", call.device, operands, []), [y]
         if self.mode == "identity":  # cuDNN rejects IDENTITY
             return Program("activation", call.device, operands, [Step(copy(x, y, alpha, beta), (0, 1))]), [y]
         how = self._descriptor(self.coefficient)
-
-        def function(x: TensorSpec, y: TensorSpec) -> FunctionCall:
-            dx, dy = tensor_descriptor(x), tensor_descriptor(y)
-            return FunctionCall("cudnnActivationForward", how, a, dx, OperandAddress(0), b, dy, OperandAddress(1))
-
-        step = Step(in_parts(function, *_flattened(x, y)), (0, 1))
-        return Program("activation", call.device, operands, [step]), [y]
+        executable = function_in_parts("cudnnActivationForward", how, alpha, beta, *_flattened(x, y))
+        return Program("activation", call.device, operands, [Step(executable, (0, 1))]), [y]
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         operands = self._backward_operands(call, alpha, beta)
         dy, x, y, dx = (operand.spec for operand in operands)
-        a, b = scaling_arguments(alpha, beta, dy.dtype)
         name = "activation gradient"
         if not byte_extent(dx):
             return Program(name, call.device, operands, []), [dx]
@@ -181,16 +176,10 @@ class Activation(ArrayOperation):
             return Program(name, call.device, operands, [Step(copy(dy, dx, alpha, beta), (0, 3))]), [dx]
         clipped = self.mode == "clipped_relu"
         how = self._descriptor(_below(self.coefficient, dy.dtype) if clipped else self.coefficient)
-
-        def function(*specs: TensorSpec) -> FunctionCall:
-            one, two, three, four = map(tensor_descriptor, specs)
-            tensors = three, OperandAddress(2), one, OperandAddress(0), two, OperandAddress(1)
-            return FunctionCall("cudnnActivationBackward", how, a, *tensors, b, four, OperandAddress(3))
-
         # For tanh, cuDNN compares the strides of axes of size 1, too.
         alike = with_strides_of(dx, dy) if has_same_layout(dx, dy) else dx
         required_specs = dy, with_strides_of(x, alike), with_strides_of(y, dy), alike
-        executable = in_parts(function, *_flattened(*required_specs))
+        executable = function_in_parts("cudnnActivationBackward", how, alpha, beta, *_flattened(*required_specs))
         return with_conversion_copies(name, call.device, operands, executable, required_specs, beta), [dx]
 
     def _forward_operands(self, call: Call, alpha: float, beta: float) -> Sequence[Operand]:
@@ -207,6 +196,18 @@ class Activation(ArrayOperation):
         return check_no_overlaps(
             call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True, ("dy",)))
         )
+
+
+def function_in_parts(name: str, how: object, alpha: float, beta: float, *specs: TensorSpec) -> Executable:
+    """The function of an activation or a pooling on x and y, or the one of its gradient on dy, x, y and dx."""
+    a, b = scaling_arguments(alpha, beta, specs[0].dtype)
+    order = (0, 1) if len(specs) == 2 else (2, 0, 1, 3)  # of C's arguments
+
+    def function(*parts: TensorSpec) -> FunctionCall:
+        *inputs, result = ((tensor_descriptor(parts[at]), OperandAddress(at)) for at in order)
+        return FunctionCall(name, how, a, *chain(*inputs), b, *result)
+
+    return in_parts(function, *specs)
 
 
 def _flattened(*specs: TensorSpec) -> tuple[TensorSpec, ...]:

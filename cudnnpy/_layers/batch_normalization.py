@@ -388,7 +388,7 @@ class BatchNormalization(ArrayOperation):
 
     def _training_operands(
         self, call: Call, factor: float, activation: str | None, alpha: float, beta: float
-    ) -> tuple[Normalized, list[Operand]]:
+    ) -> tuple[Normalized, Sequence[Operand]]:
         x = self._logical(call, "x")
         check_number("average_factor", factor, finite=True)
         check_scales(alpha, beta, out=call.specs.get("out"))
@@ -407,23 +407,20 @@ class BatchNormalization(ArrayOperation):
             operands.append(Operand(name, normalized.logical(spec), is_result=updated, is_read=updated))
         operands.append(Operand("out", y, True))
         operands += [Operand(name, normalized.logical(normalized.statistics), True) for name in SAVED]
-        check_no_overlaps(call, operands)
-        return normalized, operands
+        return normalized, check_no_overlaps(call, operands)
 
-    def _inference_operands(self, call: Call, alpha: float, beta: float) -> tuple[Normalized, list[Operand]]:
+    def _inference_operands(self, call: Call, alpha: float, beta: float) -> tuple[Normalized, Sequence[Operand]]:
         x = self._logical(call, "x")
         check_scales(alpha, beta, out=call.specs.get("out"))
         normalized = self._normalized(x)
         parameters = _parameters(call, normalized, "scale", "bias", "mean", "variance")
         y = resolve_output(call, "out", x.shape, x.dtype, x, self.layout)
-        operands = [Operand("x", x), *(Operand(name, normalized.logical(spec)) for name, spec in parameters.items())]
-        operands.append(Operand("out", y, True))
-        check_no_overlaps(call, operands)
-        return normalized, operands
+        others = (Operand(name, normalized.logical(spec)) for name, spec in parameters.items())
+        return normalized, check_no_overlaps(call, [Operand("x", x), *others, Operand("out", y, True)])
 
     def _backward_operands(
         self, call: Call, alpha: float, beta: float, parameter_alpha: float, parameter_beta: float, with_bias: bool
-    ) -> tuple[Normalized, list[Operand]]:
+    ) -> tuple[Normalized, Sequence[Operand]]:
         outs = tuple(compress(GRADIENTS, ("scale" in call.specs, with_bias)))
         check_scales(alpha, beta, out=call.specs.get("out"))
         check_scales(parameter_alpha, parameter_beta, prefix="parameter_", **{n: call.specs.get(n) for n in outs})
@@ -439,8 +436,7 @@ class BatchNormalization(ArrayOperation):
         operands += [Operand(name, normalized.logical(spec)) for name, spec in (parameters | saved).items()]
         operands.append(Operand("out", dx, True))
         operands += [Operand(name, normalized.logical(spec), True) for name, spec in gradients.items()]
-        check_no_overlaps(call, operands)
-        return normalized, operands
+        return normalized, check_no_overlaps(call, operands)
 
     def _logical(self, call: Call, name: str) -> TensorSpec:
         """Check x or dy; its axes as (N, C, spatial...)."""
@@ -550,7 +546,7 @@ class _Prepared(NamedTuple):
     title: str
     call: Call
     normalized: Normalized
-    operands: list[Operand]
+    operands: Sequence[Operand]
 
     def program(
         self,

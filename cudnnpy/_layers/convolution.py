@@ -275,9 +275,6 @@ class Convolution(ConvolutionOptions, ArrayOperation):
         Each spatial size is floor((x + padding before + padding after - dilation * (w - 1) - 1) / stride) + 1. Raises
         TypeError and ValueError for shapes that do not fit together.
         """
-        return self._output_shape(x_shape, w_shape)
-
-    def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
         return output_shape_in_layout(self, x_shape, w_shape)
 
     def plan(

@@ -80,7 +80,7 @@ class FusedConvolution(FusedOptions, ArrayOperation):
 
         Raises TypeError and ValueError for shapes that do not fit together.
         """
-        return self._output_shape(x_shape, w_shape)
+        return output_shape_in_layout(self, x_shape, w_shape)
 
     def forward(
         self,
@@ -119,9 +119,6 @@ class FusedConvolution(FusedOptions, ArrayOperation):
         """
         name, inputs = "FusedConvolution.forward", (x, w, scale, bias, residual)
         return self._run(name, self, type(self)._forward, _NAMES, inputs, (out,), stream, activation)
-
-    def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        return output_shape_in_layout(self, x_shape, w_shape)
 
     def plan(
         self,
@@ -201,7 +198,7 @@ class FusedConvolution(FusedOptions, ArrayOperation):
             return program, results
         return program_on_zeros(plan.name, call.device, given_operands, (x, w), program.executable, plan), results
 
-    def _operands(self, call: Call) -> list[Operand]:
+    def _operands(self, call: Call) -> Sequence[Operand]:
         """Check the arrays of a call; return x, w, the optional ones and out, in logical order."""
         x = check_input(call, "x", _RANKS, DTYPES, empty=True, layout=self.layout)
         w = check_input(call, "w", _RANKS, DTYPES, empty=True, layout=self.layout)
@@ -217,9 +214,7 @@ class FusedConvolution(FusedOptions, ArrayOperation):
                 operands.append(Operand(name, packed_like(call, name, (shape[1],), dtype)))
         if "residual" in call.specs:
             operands.append(Operand("residual", check_like(call, "residual", shape, x.dtype, self.layout)))
-        operands.append(Operand("out", y, True))
-        check_no_overlaps(call, operands)
-        return operands
+        return check_no_overlaps(call, [*operands, Operand("out", y, True)])
 
     def _graph(
         self, operands: Sequence[Operand], wanted: Sequence[TensorSpec], spatial: Geometry, activation: str | None

@@ -69,7 +69,7 @@ from cudnnpy._planning.selection import candidates_on, plan_for, plan_on
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph.broken_rules import check_graph
 from cudnnpy.graph.convolutions import as_convolution
-from cudnnpy.graph.kinds import GRAPH_OPTIONS, KINDS, pointwise_name
+from cudnnpy.graph.kinds import GRAPH_OPTIONS, HOW, KINDS, pointwise_name
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, canonical_graph, number_of
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.names import enumerator, short_name
@@ -105,7 +105,6 @@ _OF_IMAGES = {
     "pointwise",
     "reduction",
 }
-_HOW = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
 
 
 @dataclass(eq=False)
@@ -512,12 +511,8 @@ class Graph(PublicDir):
         Node
             (N, K, spatial...).
         """
-        self._check_nodes(x=x, w=w)
-        options = _convolution_options(len(x.shape), padding, stride, dilation, mode, compute_dtype)
-        _check_groups(groups, x.shape, w.shape)
-        y = self._add("convolution_forward", options, dtype=dtype, x=x, w=w)["y"]
-        self._set_channels_last(x, w, y)
-        return y
+        how = padding, stride, dilation, groups, mode, compute_dtype
+        return self._add_convolution("convolution_forward", how, dtype, x=x, w=w)
 
     def convolution_backward_data(
         self,
@@ -551,13 +546,8 @@ class Graph(PublicDir):
         Node
             The gradient, of shape `shape`.
         """
-        self._check_nodes(dy=dy, w=w)
-        options = _convolution_options(len(dy.shape), padding, stride, dilation, mode, compute_dtype)
-        options["shape"] = check_shape("shape", shape, len(dy.shape))
-        _check_groups(groups, options["shape"], w.shape)
-        dx = self._add("convolution_backward_data", options, dtype=dtype, dy=dy, w=w)["dx"]
-        self._set_channels_last(dx, w, dy)
-        return dx
+        how = padding, stride, dilation, groups, mode, compute_dtype
+        return self._add_convolution("convolution_backward_data", how, dtype, shape, dy=dy, w=w)
 
     def convolution_backward_filter(
         self,
@@ -591,13 +581,8 @@ class Graph(PublicDir):
         Node
             The gradient, of shape `shape`.
         """
-        self._check_nodes(dy=dy, x=x)
-        options = _convolution_options(len(dy.shape), padding, stride, dilation, mode, compute_dtype)
-        options["shape"] = check_shape("shape", shape, len(dy.shape))
-        _check_groups(groups, x.shape, options["shape"])
-        dw = self._add("convolution_backward_filter", options, dtype=dtype, dy=dy, x=x)["dw"]
-        self._set_channels_last(x, dw, dy)
-        return dw
+        how = padding, stride, dilation, groups, mode, compute_dtype
+        return self._add_convolution("convolution_backward_filter", how, dtype, shape, dy=dy, x=x)
 
     def pointwise(
         self,
@@ -679,13 +664,10 @@ class Graph(PublicDir):
             The result.
         """
         self._check_nodes(x=x)
-        options = {
-            "op": enumerator(raw.cudnnReduceTensorOp_t, op, "op"),
-            "axes": tuple(sorted(_checked_axes(axes, len(x.shape)))),
-            "deterministic": None if deterministic is None else check_flag("deterministic", deterministic),
-            **_compute_option(compute_dtype),
-        }
-        return self._add("reduction", options, dtype=dtype, x=x)["y"]
+        found = sorted(_checked_axes(axes, len(x.shape)))
+        return self.add(
+            "reduction", x=x, op=op, axes=found, deterministic=deterministic, dtype=dtype, compute_dtype=compute_dtype
+        )["y"]
 
     def matmul(
         self,
@@ -718,17 +700,8 @@ class Graph(PublicDir):
         Node
             (batch..., M, N).
         """
-        return self.add(
-            "matmul",
-            a=a,
-            b=b,
-            m_override=m,
-            n_override=n,
-            k_override=k,
-            padding_value=padding_value,
-            dtype=dtype,
-            compute_dtype=compute_dtype,
-        )["c"]
+        how: dict[str, Any] = {"padding_value": padding_value, "dtype": dtype, "compute_dtype": compute_dtype}
+        return self.add("matmul", a=a, b=b, m_override=m, n_override=n, k_override=k, **how)["c"]
 
     def resample(
         self,
@@ -840,26 +813,14 @@ class Graph(PublicDir):
             y; with `training` also the mean (except for "rms_norm") and the inverse variance; with `running` also the new
             running mean and variance.
         """
-        number = enumerator(raw.cudnnBackendNormMode_t, mode, "mode")
         self._check_nodes(x=x, scale=scale, **({} if bias is None else {"bias": bias}))
-        check_flag("training", training)
+        phase = "training" if check_flag("training", training) else "inference"
         self._check_running(running)
-        phase = raw.CUDNN_NORM_FWD_TRAINING if training else raw.CUDNN_NORM_FWD_INFERENCE
-        mean, variance = running or (None, None)
-        check_number("epsilon", epsilon, 0.0, finite=True)
-        check_number("average_factor", average_factor, finite=True)
-        made = self._add(
-            "norm_forward",
-            {"mode": number, "phase": phase},
-            x=x,
-            scale=scale,
-            bias=bias,
-            epsilon=self._number_of("epsilon", epsilon, len(x.shape)),
-            exp_avg_factor=self._number_of("average_factor", average_factor, len(x.shape)) if running else None,
-            input_running_mean=mean,
-            input_running_var=variance,
-        )
-        return tuple(made.values())
+        how: dict[str, Any] = {"epsilon": check_number("epsilon", epsilon, 0.0, finite=True)}
+        factor = check_number("average_factor", average_factor, finite=True)
+        if running is not None:
+            how |= {"exp_avg_factor": factor, "input_running_mean": running[0], "input_running_var": running[1]}
+        return tuple(self.add("norm_forward", mode=mode, phase=phase, x=x, scale=scale, bias=bias, **how).values())
 
     def normalization_backward(
         self,
@@ -892,20 +853,10 @@ class Graph(PublicDir):
         tuple of Nodes
             dx and dscale; with `bias` also dbias.
         """
-        number = enumerator(raw.cudnnBackendNormMode_t, mode, "mode")
         self._check_nodes(dy=dy, x=x, scale=scale, **({} if mean is None else {"mean": mean}), inverse=inverse)
-        check_flag("bias", bias)
-        made = self._add(
-            "norm_backward",
-            {"mode": number},
-            ("dbias",) if bias else (),
-            dy=dy,
-            x=x,
-            scale=scale,
-            mean=mean,
-            inv_variance=inverse,
-        )
-        return tuple(made.values())
+        results = ("dbias",) if check_flag("bias", bias) else ()
+        nodes: dict[str, Any] = {"dy": dy, "x": x, "scale": scale, "mean": mean, "inv_variance": inverse}
+        return tuple(self.add("norm_backward", results=results, mode=mode, **nodes).values())
 
     # Planning and running
 
@@ -1188,12 +1139,6 @@ class Graph(PublicDir):
         held = number_of(name, value, kind)
         return Node(TensorSpec((1,) * rank, kind, (1,) * rank), virtual=False, number=held)
 
-    @staticmethod
-    def _set_channels_last(*tensors: Node) -> None:
-        """Give axes of size 1 of a convolution's tensors the strides that channels last means, if some are so in memory."""
-        for node, spec in zip(tensors, with_channels_last_strides(*(node.spec for node in tensors)), strict=True):
-            node.spec = spec
-
     def _keep(self, *nodes: Node) -> None:
         for node in nodes:
             node.uid = len(self._by_uid) + 1
@@ -1243,6 +1188,38 @@ class Graph(PublicDir):
         self._operations.append(Operation(kind, tuple(options.items()), taken, results))
         return made
 
+    def _add_convolution(
+        self, kind: str, how: tuple[Any, ...], dtype: Dtype | None, shape: Shape | None = None, **given: Any
+    ) -> Node:
+        """Check the options of a convolution, or of a gradient of this shape, add it, and return its result.
+
+        Axes of size 1 of its tensors get the strides that channels last means, if some are so in memory.
+        """
+        self._check_nodes(**given)
+        padding, stride, dilation, groups, mode, compute_dtype = how
+        number, axes = enumerator(raw.cudnnConvolutionMode_t, mode, "mode"), len(next(iter(given.values())).shape)
+        rank = max(axes - 2, 0)
+        sides = expand_per_axis("padding", check_padding(padding), rank)
+        pairs = [side if isinstance(side, tuple) else (side, side) for side in sides]
+        options = {
+            "mode": number,
+            "spatial_dims": rank,
+            "pre_padding": tuple(before for before, _ in pairs),
+            "post_padding": tuple(after for _, after in pairs),
+            "stride": _each_axis("stride", stride, 1, rank),
+            "dilation": _each_axis("dilation", dilation, 1, rank),
+            **_compute_option(compute_dtype),
+        }
+        if shape is not None:
+            options["shape"] = check_shape("shape", shape, axes)
+        _check_groups(groups, *(given[name].shape if name in given else options["shape"] for name in "xw"))
+        ((name, result),) = self._add(kind, options, dtype=dtype, **given).items()
+        nodes = {of.removeprefix("d"): node for of, node in {**given, name: result}.items()}
+        tensors = [nodes[role] for role in "xwy"]
+        for node, spec in zip(tensors, with_channels_last_strides(*(node.spec for node in tensors)), strict=True):
+            node.spec = spec
+        return result
+
     def _check_outputs(self) -> None:
         if not self.outputs:
             raise ValueError("a graph must have an output; got none. Call output(name, node)")
@@ -1277,24 +1254,6 @@ class Graph(PublicDir):
 
 def _compute_option(dtype: Dtype | None) -> dict[str, Any]:
     return {} if dtype is None else {"compute_dtype": dtype_of(dtype, "compute_dtype").name}
-
-
-def _convolution_options(
-    rank: int, padding: Any, stride: PerAxis, dilation: PerAxis, mode: Any, compute_dtype: Dtype | None
-) -> dict[str, Any]:
-    """Check the options of a convolution of tensors of `rank` axes; return them by name."""
-    number, rank = enumerator(raw.cudnnConvolutionMode_t, mode, "mode"), max(rank - 2, 0)
-    sides = expand_per_axis("padding", check_padding(padding), rank)
-    pairs = [side if isinstance(side, tuple) else (side, side) for side in sides]
-    return {
-        "mode": number,
-        "spatial_dims": rank,
-        "pre_padding": tuple(before for before, _ in pairs),
-        "post_padding": tuple(after for _, after in pairs),
-        "stride": _each_axis("stride", stride, 1, rank),
-        "dilation": _each_axis("dilation", dilation, 1, rank),
-        **_compute_option(compute_dtype),
-    }
 
 
 def _check_groups(groups: int, x: tuple[int, ...], w: tuple[int, ...]) -> None:
@@ -1351,9 +1310,9 @@ def _checked_how(how: Mapping[str, float] | None) -> dict[str, float]:
     if how is None:
         return {}
     if not isinstance(how, Mapping):
-        raise TypeError(f"how must be a mapping with keys among {', '.join(_HOW)}; got {error_repr(how)}")
-    if unknown := [name for name in how if name not in _HOW]:
-        raise ValueError(f"how must have keys among {', '.join(_HOW)}; got {unknown[0]!r}")
+        raise TypeError(f"how must be a mapping with keys among {', '.join(HOW)}; got {error_repr(how)}")
+    if unknown := [name for name in how if name not in HOW]:
+        raise ValueError(f"how must have keys among {', '.join(HOW)}; got {unknown[0]!r}")
     return {name: check_number(f"how[{name!r}]", value) for name, value in how.items()}
 
 

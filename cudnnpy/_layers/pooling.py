@@ -37,7 +37,8 @@ from cudnnpy._core.layouts import (
 from cudnnpy._launch.dispatch import ArrayOperation, Call
 from cudnnpy._launch.operands import check_input, check_like, check_no_overlaps, resolve_output
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
-from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, in_parts, scaling_arguments, tensor_descriptor
+from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, scaling_arguments, tensor_descriptor
+from cudnnpy._layers.activation import function_in_parts
 from cudnnpy._layers.lowerings.sums import sum_by_graphs
 from cudnnpy.descriptors import PoolingDescriptor
 from cudnnpy.names import enumerator
@@ -126,7 +127,8 @@ class Pooling(ArrayOperation):
         Each spatial size is floor((size + 2 * padding - window) / stride) + 1. Raises TypeError and ValueError for a shape
         that does not fit the options.
         """
-        return self._output_shape(check_shape("x_shape", x_shape, low=0))
+        shape = to_logical(check_shape("x_shape", x_shape, low=0), self._channels_last)
+        return from_logical(self._pooled(shape), self._channels_last)
 
     def forward(
         self,
@@ -193,9 +195,6 @@ class Pooling(ArrayOperation):
 
     # Set-up, once for each call signature
 
-    def _output_shape(self, x_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return from_logical(self._pooled(to_logical(x_shape, self._channels_last)), self._channels_last)
-
     @property
     def _channels_last(self) -> bool:
         return self.layout.endswith("C")
@@ -230,7 +229,6 @@ class Pooling(ArrayOperation):
         operands = self._forward_operands(call, alpha, beta)
         x, y = (operand.spec for operand in operands)
         results = [in_layout(y, self._channels_last)]
-        a, b = scaling_arguments(alpha, beta, x.dtype)
         if not byte_extent(y):
             return Program("pooling", call.device, operands, []), results
         count = math.prod(x.shape[2:])
@@ -239,25 +237,20 @@ class Pooling(ArrayOperation):
             if sums is not None and call.allows(sums.workspace_size):
                 return Program("pooling", call.device, operands, sums.steps, sums.scratch), results
         how = self._descriptor(len(x.shape))
-
-        def function(x: TensorSpec, y: TensorSpec) -> FunctionCall:
-            one, two = tensor_descriptor(x), tensor_descriptor(y)
-            return FunctionCall("cudnnPoolingForward", how, a, one, OperandAddress(0), b, two, OperandAddress(1))
-
-        return Program("pooling", call.device, operands, [Step(in_parts(function, x, y), (0, 1))]), results
+        executable = function_in_parts("cudnnPoolingForward", how, alpha, beta, x, y)
+        return Program("pooling", call.device, operands, [Step(executable, (0, 1))]), results
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         operands = self._backward_operands(call, alpha, beta)
         dy, x, y, dx = (operand.spec for operand in operands)
         results = [in_layout(dx, self._channels_last)]
-        a, b = scaling_arguments(alpha, beta, x.dtype)
         name = "pooling gradient"
         if not byte_extent(dx):
             return Program(name, call.device, operands, []), results
         if self._averages_whole_images(x) and len(x.shape) == 4 and is_packed(dx) and is_packed(dy):
             # The same for all elements of an image: a broadcast. cudnnPoolingBackward takes up to 5.9 times as long as
             # PyTorch on an H200, and cudnnAddTensor 0.03 to 1.4 times.
-            each = scaling_arguments(alpha / math.prod(x.shape[2:]), beta, x.dtype)[0]
+            each, b = scaling_arguments(alpha / math.prod(x.shape[2:]), beta, x.dtype)
             one, two = tensor_descriptor(dy), tensor_descriptor(dx)
             broadcast = FunctionCall("cudnnAddTensor", each, one, OperandAddress(0), b, two, OperandAddress(1))
             return Program(name, call.device, operands, [Step(broadcast, (0, 3))]), results
@@ -265,13 +258,7 @@ class Pooling(ArrayOperation):
         if not (is_dense(dx) and is_dense(dy)):
             required_specs = [to_packed(spec) for spec in required_specs]
         how = self._descriptor(len(x.shape))
-
-        def function(*specs: TensorSpec) -> FunctionCall:
-            one, two, three, four = map(tensor_descriptor, specs)
-            tensors = three, OperandAddress(2), one, OperandAddress(0), two, OperandAddress(1)
-            return FunctionCall("cudnnPoolingBackward", how, a, *tensors, b, four, OperandAddress(3))
-
-        executable = in_parts(function, *required_specs)
+        executable = function_in_parts("cudnnPoolingBackward", how, alpha, beta, *required_specs)
         return with_conversion_copies(name, call.device, operands, executable, required_specs, beta), results
 
     def _forward_operands(self, call: Call, alpha: float, beta: float) -> Sequence[Operand]:

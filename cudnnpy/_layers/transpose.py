@@ -208,7 +208,7 @@ class ConvolutionTranspose(TransposeOptions, ArrayOperation):
 
         Raises TypeError and ValueError for shapes that do not fit together.
         """
-        return self._output_shape(x_shape, w_shape)
+        return transposed_output_shape(self, x_shape, w_shape)
 
     # Set-up, once for each call signature
 
@@ -255,9 +255,6 @@ class ConvolutionTranspose(TransposeOptions, ArrayOperation):
             raise ValueError(
                 f"dy must have shape {expected}, the result's for x of shape {x_shape}; got shape {dy_shape}"
             )
-
-    def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        return transposed_output_shape(self, x_shape, w_shape)
 
 
 # output_padding >= stride: the windows outnumber the elements of x. Such a transposed convolution of x equals that of x

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from copy import copy
 from ctypes import addressof, byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import cache, cached_property, lru_cache, partial
 from typing import Any, TypeVar, cast
 
@@ -23,6 +24,7 @@ from cudnnpy._process.module_state import declare
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
+from cudnnpy.names import short_name
 
 T = TypeVar("T")
 # The properties that knobs select: reading through textures, and the division of a sum among processors. Attention of releases
@@ -122,34 +124,26 @@ def engine_name(index: int, knobs: tuple[tuple[int, int], ...] | None) -> str:
     """Return the name of an engine: "engine 38 (tile_size=2, stages=4)"."""
     if not knobs:
         return f"engine {index}"
-    return f"engine {index} ({', '.join(f'{knob_name(kind)}={value}' for kind, value in knobs)})"
+    named = (f"{_name(raw.cudnnBackendKnobType_t, kind)}={value}" for kind, value in knobs)
+    return f"engine {index} ({', '.join(named)})"
 
 
 @cache
-def knob_name(kind: int) -> str:
-    """Return the name of a knob: "tile_size"."""
+def _name(kind: type[IntEnum], number: int) -> str:
+    """Return the name of a knob or of a note: "tile_size"."""
     try:
-        return raw.cudnnBackendKnobType_t(kind).name.removeprefix("CUDNN_KNOB_TYPE_").lower()
+        return short_name(kind(number))
     except ValueError:  # a release newer than the headers
-        return f"knob {kind}"
-
-
-def _notes(engine: Descriptor, attribute: int, enum: Any, prefix: str) -> tuple[str, ...]:
-    names = []
-    for number in engine.get(attribute):
-        try:
-            names.append(enum(number).name.removeprefix(prefix).lower())
-        except ValueError:  # a release newer than the headers
-            names.append(f"note {number}")
-    return tuple(sorted(names))
+        return f"{'knob' if kind is raw.cudnnBackendKnobType_t else 'note'} {number}"
 
 
 def _described(engine: Descriptor) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the numerical and the behavior notes of an engine."""
-    return (
-        _notes(engine, raw.CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, raw.cudnnBackendNumericalNote_t, "CUDNN_NUMERICAL_NOTE_"),
-        _notes(engine, raw.CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, raw.cudnnBackendBehaviorNote_t, "CUDNN_BEHAVIOR_NOTE_"),
+    numerical = (
+        _name(raw.cudnnBackendNumericalNote_t, note) for note in engine.get(raw.CUDNN_ATTR_ENGINE_NUMERICAL_NOTE)
     )
+    behavior = (_name(raw.cudnnBackendBehaviorNote_t, note) for note in engine.get(raw.CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE))
+    return tuple(sorted(numerical)), tuple(sorted(behavior))
 
 
 def heuristics(graph: Descriptor, target: Target) -> Iterator[EngineConfiguration]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from cudnnpy import raw
@@ -19,7 +20,7 @@ from cudnnpy._launch.address_validation import AddressCheck, address_check
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
 from cudnnpy._launch.program import Operand, check_overlaps
-from cudnnpy._launch.steps import BoundLaunch, Executable, is_relocatable, with_implicit_operands
+from cudnnpy._launch.steps import Executable, is_relocatable, with_implicit_operands
 from cudnnpy._planning.candidates import Candidate, configured, recorded
 from cudnnpy._planning.choice import Choice, Engine, GpuKind, NamedOperand, SerializedPlan, deserialize, invalid_text
 from cudnnpy._planning.chooser import chooser_class
@@ -242,8 +243,11 @@ class Plan(PublicDir):
 
     def _check_runs(self) -> None:
         """Raise CudnnError for a plan for a GPU that a profile describes."""
-        if self.profile is not None:
-            raise _cannot_run(self.profile)
+        if (profile := self.profile) is not None:
+            raise CudnnError(
+                f"plan must be for a GPU of this process to run; got one for {profile.description}, the device profile "
+                f"{profile.source}. On such a GPU, load it by Plan.from_json(plan.to_json())"
+            )
 
     def _trace_text(self) -> str:
         """Return the beginning of a traced line: the problem in the notation, and its choice as a comment."""
@@ -348,25 +352,6 @@ class Plan(PublicDir):
         return Plan(problem, candidate, operands=_caller_operands(content, problem))
 
 
-@dataclass
-class _OnAnotherGpu:
-    """The executable of a plan for another GPU, which has a workspace size and cannot be launched."""
-
-    workspace_size: int
-    profile: DeviceProfile
-
-    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
-        """Raise CudnnError."""
-        raise _cannot_run(self.profile)
-
-
-def _cannot_run(profile: DeviceProfile) -> CudnnError:
-    return CudnnError(
-        f"plan must be for a GPU of this process to run; got one for {profile.description}, the device profile "
-        f"{profile.source}. On such a GPU, load it by Plan.from_json(plan.to_json())"
-    )
-
-
 def _caller_operands(content: SerializedPlan, problem: Problem) -> CallerOperands | None:
     """Return the names and the order of a text's operands; None for the problem's own. Raises ValueError for others."""
     if not content.operands:
@@ -432,7 +417,8 @@ def _check_origin(content: SerializedPlan, gpu: GpuKind) -> None:
 
 def profile_plan(entry: Entry, profile: DeviceProfile, operands: CallerOperands | None = None) -> Plan:
     """Return the plan for a device profile of an entry that the planner's child process returned. It cannot run."""
-    chosen = Candidate(entry.choice, executable=_OnAnotherGpu(entry.choice.workspace_size or 0, profile))
+    size_alone = SimpleNamespace(workspace_size=entry.choice.workspace_size or 0)  # execute refuses to launch it
+    chosen = Candidate(entry.choice, executable=cast(Executable, size_alone))
     considered = [*map(Candidate, entry.candidates)]
     problem = parsed_problem(entry.serialized, 0)
     return Plan(problem, chosen, operands=operands, candidates=considered, profile=profile, entry=entry)

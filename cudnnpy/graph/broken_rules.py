@@ -309,10 +309,11 @@ def _of_rows(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-r
     viewed, _ = with_views(graph)
     if not _is_attention(viewed) and _kinds(viewed).isdisjoint(("sdpa_fwd", "sdpa_bwd")):
         return
-    transposed = set(_transposed(viewed))
+    in_memory, outputs = viewed.in_memory, set(viewed.outputs)
+    # (batch, heads, head size, keys), of products with another tensor in memory
+    transposed = {t["b"] for _, t in of_kind(viewed, "matmul") if {t["a"], t["b"]} <= {*in_memory}}
     loaded = {uid for one, _ in of_kind(viewed, "paged_cache_load") for _, uid in one.operands}
-    outputs = set(viewed.outputs)
-    for uid in viewed.in_memory:
+    for uid in in_memory:
         spec = viewed.specs[uid]
         is_loaded = spec.dtype in HALVES or (spec.dtype == "float32" and uid not in outputs)
         if len(spec.shape) != 4 or not is_loaded:
@@ -330,14 +331,6 @@ def _of_rows(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-r
                 uid,
                 f"rows that start at multiples of {VECTOR} bytes within attention, strides that are multiples of {each}",
             )
-
-
-def _transposed(graph: OperationGraph) -> Iterator[int]:
-    """Yield the tensors (batch, heads, head size, keys) in memory of products with another tensor in memory."""
-    in_memory = graph.in_memory
-    for _, tensors in of_kind(graph, "matmul"):
-        if {tensors["a"], tensors["b"]} <= {*in_memory}:
-            yield tensors["b"]
 
 
 def _of_two_keys(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-keys

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from cudnnpy import raw
 from cudnnpy._convolution.options import ConvolutionOptions
-from cudnnpy._convolution.specification import ROLES, ConvolutionSpec, make_problem
+from cudnnpy._convolution.specification import OPERANDS, ROLES, ConvolutionSpec, make_problem
 from cudnnpy._core.layouts import (
     TensorSpec,
     has_same_layout,
@@ -21,12 +21,7 @@ from cudnnpy.typing import ConvolutionMode, ElementName
 
 # The unique ids of the tensors in a graph; "biased" is the result before the activation.
 _UIDS = {"x": 1, "w": 2, "y": 3, "bias": 4, "convolved": 5, "biased": 6}
-# operation: (kind, its tensors' names in the order of x, w, y)
-_KINDS = {
-    "forward": ("convolution_forward", ("x", "w", "y")),
-    "backward_data": ("convolution_backward_data", ("dx", "w", "dy")),
-    "backward_filter": ("convolution_backward_filter", ("x", "dw", "dy")),
-}
+_KIND = "convolution_"  # the kind of an operation in a graph begins so
 
 
 def uids(operands: tuple[str, ...]) -> tuple[int, ...]:
@@ -63,7 +58,7 @@ def _graph(specs: dict[str, TensorSpec], operations: list[Operation], virtual: t
 
 def _convolution(problem: ConvolutionSpec, result: str) -> Operation:
     """Return the convolution or gradient. `result` is the tensor in the place of y."""
-    g, (kind, names) = problem.geometry, _KINDS[problem.operation]
+    g = problem.geometry
     options = {
         "alpha": problem.alpha,
         "beta": problem.beta,
@@ -77,7 +72,8 @@ def _convolution(problem: ConvolutionSpec, result: str) -> Operation:
     }
     if problem.operation != "forward":
         options["shape"] = with_two_spatial_axes(problem.specs[-1])[0]
-    return _operation(kind, options, dict(zip(names, ("x", "w", result), strict=True)))
+    tensors = {name: result if ROLES[name] == "y" else ROLES[name] for name in OPERANDS[problem.operation]}
+    return _operation(_KIND + problem.operation, options, tensors)
 
 
 def _epilogue(
@@ -124,14 +120,13 @@ def as_convolution(graph: OperationGraph, device: int) -> tuple[ConvolutionSpec,
     a graph.
     """
     first, *epilogue = graph.operations
-    operation = next((name for name, (kind, _) in _KINDS.items() if kind == first.kind), None)
-    if operation is None or len(epilogue) > 2 or len(graph.outputs) != 1:
+    operation = first.kind.removeprefix(_KIND)
+    if operation not in OPERANDS or len(epilogue) > 2 or len(graph.outputs) != 1:
         return None
     if any(one.kind != "pointwise" for one in epilogue):
         return None
-    roles = dict(zip(_KINDS[operation][1], ("x", "w", "y"), strict=True))
-    at: dict[str, Any] = {roles[name]: uid for name, uid in first.tensors.items()}
-    result = roles[first.results[0][0]]
+    at: dict[str, Any] = {ROLES[name]: uid for name, uid in first.tensors.items()}
+    result = ROLES[first.results[0][0]]
     at[result] = graph.outputs[0]
     modes = [pointwise_name(one.option("mode")) for one in epilogue]
     activation = modes[-1].removesuffix("_fwd") if modes and modes[-1] != "add" else None

@@ -92,9 +92,7 @@ def graph_from_json(given: Any) -> OperationGraph:
         raise ValueError("its ragged tensors must have offsets; got another")
     if any(one.uid not in results for one in reader.tensors.values() if one.is_virtual):
         raise ValueError("its virtual tensors must be results; got another")
-    options = _items(
-        "options", given.get("options", {}), GRAPH_OPTIONS, lambda one, value: _option(one, GRAPH_OPTIONS[one], value)
-    )
+    options = _items("options", given.get("options", {}), GRAPH_OPTIONS, _option)
     graph = OperationGraph(tuple(reader.tensors.values()), made, tuple(options.items()))
     if not graph.outputs:
         raise ValueError("its graph has no output")
@@ -127,7 +125,7 @@ def _tensor_of_json(uid: int, given: Any) -> Tensor:
         raise ValueError(str(error)) from error
 
 
-def _other(name: str, given: Any) -> Any:
+def _other(name: str, default: object, given: Any) -> Any:
     """Return a property of a tensor that few tensors have."""
     if name == "ragged" and type(given) is int and given > 0:
         return given
@@ -153,9 +151,8 @@ class _Reader:
         if name not in KINDS:
             raise ValueError(f"{name[:60]!r} is not a kind of operation")
         kind = KINDS[name]
-        known = kind.all_options
-        values = _items("options", options, known, lambda one, value: _option(one, known[one], value))
-        taken = _items("operands", operands, kind.operands, lambda one, value: self._taken(kind, one, value))
+        values = _items("options", options, kind.all_options, _option)
+        taken = _items("operands", operands, kind.operands, self._taken)
         made = _items("results", results, kind.results, self._result)
         whole = kind.complete(values)
         specs: dict[str, Any] = {
@@ -172,8 +169,8 @@ class _Reader:
         self._known.update(made.values())
         return Operation(name, tuple(whole.items()), tuple(taken.items()), tuple(made.items()))
 
-    def _taken(self, kind: Kind, name: str, given: Any) -> Uids:
-        uids = given if "*" in kind.operands[name] else [given]
+    def _taken(self, name: str, end: str, given: Any) -> Uids:
+        uids = given if "*" in end else [given]
         if not isinstance(uids, list) or not all(type(uid) is int and uid in self.tensors for uid in uids):
             raise ValueError(f"{name} must be a tensor of the graph; got {error_repr(given)}")
         if any(self.tensors[uid].is_virtual and uid not in self._known for uid in uids):
@@ -181,18 +178,18 @@ class _Reader:
         self._known.update(uids)
         return tuple(uids) if isinstance(given, list) else given
 
-    def _result(self, name: str, given: Any) -> int:
+    def _result(self, name: str, end: str, given: Any) -> int:
         is_new = type(given) is int and given in self.tensors and given not in self._known
         if not is_new or self.tensors[given].number is not None:
             raise ValueError(f"{name} must be a tensor that no operation took or made before; got {error_repr(given)}")
         return int(given)
 
 
-def _items(name: str, given: Any, known: Mapping[str, Any], read: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """Return the values of a JSON object whose names are known, in the order of the table."""
+def _items(name: str, given: Any, known: Mapping[str, Any], read: Callable[[str, Any, Any], Any]) -> dict[str, Any]:
+    """Return the values of a JSON object whose names are known, in the order of the table, whose entry `read` takes, too."""
     if not isinstance(given, dict) or not given.keys() <= known.keys():
         raise ValueError(f"{name} must be an object with keys among {', '.join(known)}; got others")
-    return {one: read(one, given[one]) for one in known if one in given}
+    return {one: read(one, entry, given[one]) for one, entry in known.items() if one in given}
 
 
 def _option(name: str, option: Option, given: Any) -> Any:

@@ -746,7 +746,8 @@ _FORWARD = Kind(
     terms=lambda options, given, made: math.prod(given["w"].shape[1:]),
     dtypes={"x": _FACTORS, "w": _FACTORS},
 )
-_CLIPS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
+# The numbers of elementwise operations, which Graph.pointwise takes as `how`
+HOW = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
 _RESAMPLE = Kind(
     "RESAMPLE_FWD",
     "x -> y index?",
@@ -808,7 +809,7 @@ KINDS: Mapping[str, Kind] = {
         nested_options={
             "mode": Option("MODE", raw.cudnnPointwiseMode_t, is_required=True),
             **_MATH_PREC,
-            **{name: Option(name.upper(), NUMBER) for name in _CLIPS},
+            **{name: Option(name.upper(), NUMBER) for name in HOW},
             "axis": Option("AXIS", INTEGER),
         },
     ),

@@ -56,37 +56,22 @@ class ConvolutionProblem(ConvolutionSpec):
 
     __slots__ = ()
 
+    kind = "convolution"  #: the kind of problem in serialized plans
+    has_finite_results = True  #: sums of products of finite numbers are finite
+    broken_rule = ""  #: there are engines for every kind of convolution
+    format_advice = ""  #: the tensors are converted to the format that an engine needs
+
     def __str__(self) -> str:
         return text_of(self)
-
-    @property
-    def has_finite_results(self) -> bool:
-        """True: sums of products of finite numbers are finite."""
-        return True
 
     @property
     def value_ranges(self) -> tuple[Values, ...]:
         """The distribution of each operand's values in a measurement: any values suit sums of products."""
         return tuple(map(values_of, self.specs))
 
-    @property
-    def broken_rule(self) -> str:
-        """The empty string: there are engines for every kind of convolution."""
-        return ""
-
-    @property
-    def format_advice(self) -> str:
-        """The empty string: the tensors are converted to the format that an engine needs."""
-        return ""
-
     def float64_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> tuple[list[float], list[float]]:
         """Return elements of the result, computed in float64, and the magnitude that scales the tolerance of each."""
         return float64_elements(self, positions, read)
-
-    @property
-    def kind(self) -> str:
-        """The kind of problem in serialized plans."""
-        return "convolution"
 
     def lowerings(self) -> Iterator[ConvolutionLowering]:
         """Return the lowerings to the graph API."""
