@@ -145,24 +145,12 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
         with self._created():
             self._set(*setter)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(N, C, spatial...)."""
-        read = self._read()
-        return tuple(read["dimA"][: read["nbDims"]])
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """The stride of each dimension in elements."""
-        read = self._read()
-        return tuple(read["strideA"][: read["nbDims"]])
-
+    shape: tuple[int, ...] = reading("dimA", tuple, "(N, C, spatial...).")
+    strides: tuple[int, ...] = reading("strideA", tuple, "The stride of each dimension in elements.")
     dtype: str = reading("dataType", short_name, "The name of the data type.")
-
-    @property
-    def nbytes(self) -> int:
-        """The byte extent: from the first element to the end of the last."""
-        return int(self.get("cudnnGetTensorSizeInBytes")["size"])
+    nbytes: int = reading(
+        "size", int, "The byte extent: from the first element to the end of the last.", "cudnnGetTensorSizeInBytes"
+    )
 
 
 class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
@@ -204,19 +192,10 @@ class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
             else:
                 self._set("cudnnSetFilterNdDescriptor", data, layout, len(shape), shape)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(K, C, spatial...)."""
-        read = self._read()
-        return tuple(read["filterDimA"][: read["nbDims"]])
-
+    shape: tuple[int, ...] = reading("filterDimA", tuple, "(K, C, spatial...).")
     dtype: str = reading("dataType", short_name, "The name of the data type.")
     format: str = reading("format", short_name, "The format of the filter.")
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the filter in bytes."""
-        return int(self.get("cudnnGetFilterSizeInBytes")["size"])
+    nbytes: int = reading("size", int, "The size of the filter in bytes.", "cudnnGetFilterSizeInBytes")
 
 
 # Convolutions
@@ -279,11 +258,6 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
             self._set("cudnnSetConvolutionGroupCount", groups)
             self._set("cudnnSetConvolutionMathType", math)
 
-    def _read(self) -> dict[str, Any]:
-        read = super()._read()
-        count = read["arrayLength"]
-        return {name: value[:count] if isinstance(value, tuple) else value for name, value in read.items()}
-
     padding: tuple[int, ...] = reading("padA", tuple, "The zeros on both sides of each spatial dimension.")
     stride: tuple[int, ...] = reading("strideA", tuple, "The step of the filter along each spatial dimension.")
     dilation: tuple[int, ...] = reading(
@@ -291,16 +265,13 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
     )
     mode: str = reading("mode", short_name, '"cross_correlation" or "convolution".')
     compute_dtype: str = reading("computeType", short_name, "The data type in which products are summed.")
-
-    @property
-    def groups(self) -> int:
-        """The number of groups of channels."""
-        return int(self.get("cudnnGetConvolutionGroupCount")["groupCount"])
-
-    @property
-    def math_type(self) -> str:
-        """Whether tensor cores may be used, and inputs converted for them."""
-        return short_name(self.get("cudnnGetConvolutionMathType")["mathType"])
+    groups: int = reading("groupCount", int, "The number of groups of channels.", "cudnnGetConvolutionGroupCount")
+    math_type: str = reading(
+        "mathType",
+        short_name,
+        "Whether tensor cores may be used, and inputs converted for them.",
+        "cudnnGetConvolutionMathType",
+    )
 
     def output_shape(self, x: TensorDescriptor, w: FilterDescriptor) -> tuple[int, ...]:
         """Return the shape of the result: cudnnGetConvolutionNdForwardOutputDim."""
@@ -356,11 +327,7 @@ class ActivationDescriptor(Descriptor[raw.cudnnActivationDescriptor_t]):
     mode: str = reading("mode", short_name, "The activation.")
     coefficient: float = reading("coef", float, "The ceiling of the clipped ReLU, or the alpha of the ELU.")
     propagate_nan: bool = reading("reluNanOpt", bool, "Whether the ReLU of NaN is NaN.")
-
-    @property
-    def swish_beta(self) -> float:
-        """The beta of the swish."""
-        return float(self.get("cudnnGetActivationDescriptorSwishBeta")["swish_beta"])
+    swish_beta: float = reading("swish_beta", float, "The beta of the swish.", "cudnnGetActivationDescriptorSwishBeta")
 
 
 class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
@@ -388,6 +355,8 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
     (2, 2)
     """
 
+    _reader = "cudnnGetPoolingNdDescriptor", _MAX_SPATIAL_AXES
+
     def __init__(
         self,
         mode: CudnnPoolingMode | raw.cudnnPoolingMode_t,
@@ -398,18 +367,14 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
         propagate_nan: bool = False,
     ) -> None:
         pooling, nan = enumerator(raw.cudnnPoolingMode_t, mode, "mode"), nan_propagation(propagate_nan)
-        window = integers(window, "window", most=raw.CUDNN_DIM_MAX - 2)
+        window = integers(window, "window", most=_MAX_SPATIAL_AXES)
         padding = integers(padding, "padding", len(window))
         stride = window if stride is None else integers(stride, "stride", len(window))
-        self._rank = len(window)
         with self._created():
             if len(window) == 2:
                 self._set("cudnnSetPooling2dDescriptor", pooling, nan, *window, *padding, *stride)
             else:
                 self._set("cudnnSetPoolingNdDescriptor", pooling, nan, len(window), window, padding, stride)
-
-    def _read(self) -> dict[str, Any]:
-        return self.get("cudnnGetPoolingNdDescriptor", self._rank)
 
     mode: str = reading("mode", short_name, "The pooling mode.")
     propagate_nan: bool = reading("maxpoolingNanOpt", bool, "Whether the maximum over a NaN is NaN.")
@@ -419,7 +384,7 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
 
     def output_shape(self, x: TensorDescriptor) -> tuple[int, ...]:
         """Return the shape of the result: cudnnGetPoolingNdForwardOutputDim."""
-        return tuple(self.get("cudnnGetPoolingNdForwardOutputDim", x, self._rank + 2)["outputTensorDimA"])
+        return tuple(self.get("cudnnGetPoolingNdForwardOutputDim", x, len(self.window) + 2)["outputTensorDimA"])
 
 
 class LRNDescriptor(Descriptor[raw.cudnnLRNDescriptor_t]):

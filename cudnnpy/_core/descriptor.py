@@ -45,8 +45,10 @@ class Descriptor(Owned[PointerT]):
             cls._create, cls._destroy = create, create.replace("Create", "Destroy")
 
     def _read(self) -> dict[str, Any]:
-        """Return the values by their C names."""
-        return self.get(*self._reader)
+        """Return the values by their C names. Arrays have as many elements as the descriptor has dimensions."""
+        read = self.get(*self._reader)
+        rank = read.get("nbDims", read.get("arrayLength"))
+        return {name: value[:rank] if isinstance(value, tuple) else value for name, value in read.items()}
 
     def __repr__(self) -> str:
         with suppress(Exception):  # it is closed, or C has no values yet
@@ -136,9 +138,13 @@ class Descriptor(Owned[PointerT]):
         return inputs, outputs
 
 
-def reading(name: str, convert: Callable[[Any], T], doc: str) -> T:
-    """Return a property of a descriptor: one of its values by the C name, converted."""
-    return cast(T, property(lambda descriptor: convert(descriptor._read()[name]), doc=doc))
+def reading(name: str, convert: Callable[[Any], T], doc: str, getter: str = "") -> T:
+    """Return a property of a descriptor: one of its values by the C name, converted; `getter` is a C function of its own."""
+
+    def read(descriptor: Descriptor[Any]) -> T:
+        return convert((descriptor.get(getter) if getter else descriptor._read())[name])
+
+    return cast(T, property(read, doc=doc))
 
 
 class GeneralDescriptor(Descriptor[PointerT]):
