@@ -35,30 +35,34 @@ def _geometry(options: Options, x: Shape, w: Shape, y: Shape) -> Geometry:
     return Geometry(x[2:], w[2:], y[2:], padding, options["stride"], options["dilation"], x[1] // w[1])
 
 
-def _flipped(options: Options, w: Float64) -> Float64:
-    """Reverse a filter in mode "convolution"; the products cross-correlate."""
-    return np.flip(w, tuple(range(2, w.ndim))) if options.get("mode") == raw.CUDNN_CONVOLUTION else w
+def convolved(operation: str, options: Options, first: Float64, second: Float64, geometry: Geometry) -> Float64:
+    """Return alpha * the result of a convolution's operation on its two operands. Mode "convolution" reverses the filter."""
+    axes = tuple(range(2, second.ndim)) if options.get("mode") == raw.CUDNN_CONVOLUTION else ()
+    if operation == "backward_filter":
+        product = np.flip(correlate_filter(first, second, geometry), axes)
+    else:
+        product = (correlate if operation == "forward" else correlate_data)(first, np.flip(second, axes), geometry)
+    return np.asarray(options.get("alpha", 1.0) * product)
 
 
 def convolution_forward(options: Options, given: Given, specs: Specs) -> Made:
     """Return y (N, K, P...), alpha * the convolution of x (N, C, D...) with w (K, C / groups, R...)."""
-    x, w, y = given["x"], given["w"], specs["y"].shape
-    product = correlate(x, _flipped(options, w), _geometry(options, x.shape, w.shape, y))
-    return {"y": options.get("alpha", 1.0) * product}
+    x, w = given["x"], given["w"]
+    return {"y": convolved("forward", options, x, w, _geometry(options, x.shape, w.shape, specs["y"].shape))}
 
 
 def convolution_backward_data(options: Options, given: Given, specs: Specs) -> Made:
     """Return dx (N, C, D...) = alpha * the sum over y of dy (N, K, P...) * dy/dx, for w (K, C / groups, R...)."""
-    dy, w, x = given["dy"], given["w"], specs["dx"].shape
-    product = correlate_data(dy, _flipped(options, w), _geometry(options, x, w.shape, dy.shape))
-    return {"dx": options.get("alpha", 1.0) * product}
+    dy, w = given["dy"], given["w"]
+    geometry = _geometry(options, specs["dx"].shape, w.shape, dy.shape)
+    return {"dx": convolved("backward_data", options, dy, w, geometry)}
 
 
 def convolution_backward_filter(options: Options, given: Given, specs: Specs) -> Made:
     """Return dw (K, C / groups, R...) = alpha * the sum over y of dy (N, K, P...) * dy/dw, for x (N, C, D...)."""
-    dy, x, w = given["dy"], given["x"], specs["dw"].shape
-    product = correlate_filter(dy, x, _geometry(options, x.shape, w, dy.shape))
-    return {"dw": options.get("alpha", 1.0) * _flipped(options, product)}
+    dy, x = given["dy"], given["x"]
+    geometry = _geometry(options, x.shape, specs["dw"].shape, dy.shape)
+    return {"dw": convolved("backward_filter", options, dy, x, geometry)}
 
 
 # Elementwise operations
