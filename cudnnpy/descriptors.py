@@ -23,7 +23,7 @@ from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._checks.public_dir import complete_module
 from cudnnpy._checks.suggestions import explained
 from cudnnpy._core.candidate_table import table
-from cudnnpy._core.descriptor import Descriptor, GeneralDescriptor, reading
+from cudnnpy._core.descriptor import Descriptor, GeneralDescriptor, by_axes, reading
 from cudnnpy._core.driver import is_stream_or_torch_capturing
 from cudnnpy._core.layouts import byte_extent, packed_strides
 from cudnnpy._core.owned import Owned, PointerT
@@ -126,22 +126,15 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
         format: TensorFormat | raw.cudnnTensorFormat_t | None = None,
     ) -> None:
         shape, data = shape_of(shape), data_type(dtype)
-        setter: tuple[Any, ...]
         if strides is None:
             layout = enumerator(raw.cudnnTensorFormat_t, "nchw" if format is None else format, "format")
             _check_vectors(shape, data, layout)
-            if len(shape) == 4:
-                setter = "cudnnSetTensor4dDescriptor", layout, data, *shape
-            else:
-                setter = "cudnnSetTensorNdDescriptorEx", layout, data, len(shape), shape
+            setter = by_axes("cudnnSetTensor4dDescriptor", "cudnnSetTensorNdDescriptorEx", layout, data, shape)
+        elif format is not None:
+            raise ValueError(f"format must be None where strides are passed; got {format!r}")
         else:
-            if format is not None:
-                raise ValueError(f"format must be None where strides are passed; got {format!r}")
             strides = integers(strides, "strides", len(shape))
-            if len(shape) == 4:
-                setter = "cudnnSetTensor4dDescriptorEx", data, *shape, *strides
-            else:
-                setter = "cudnnSetTensorNdDescriptor", data, len(shape), shape, strides
+            setter = by_axes("cudnnSetTensor4dDescriptorEx", "cudnnSetTensorNdDescriptor", data, shape, strides)
         with self._created():
             self._set(*setter)
 
@@ -187,10 +180,7 @@ class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
         layout = enumerator(raw.cudnnTensorFormat_t, format, "format")
         _check_vectors(shape, data, layout)
         with self._created():
-            if len(shape) == 4:
-                self._set("cudnnSetFilter4dDescriptor", data, layout, *shape)
-            else:
-                self._set("cudnnSetFilterNdDescriptor", data, layout, len(shape), shape)
+            self._set(*by_axes("cudnnSetFilter4dDescriptor", "cudnnSetFilterNdDescriptor", data, layout, shape))
 
     shape: tuple[int, ...] = reading("filterDimA", tuple, "(K, C, spatial...).")
     dtype: str = reading("dataType", short_name, "The name of the data type.")
@@ -248,13 +238,11 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
         padding = integers(padding, "padding", most=_MAX_SPATIAL_AXES)
         geometry = padding, integers(stride, "stride", len(padding)), integers(dilation, "dilation", len(padding))
         arithmetic = (enumerator(raw.cudnnConvolutionMode_t, mode, "mode"), data_type(compute_dtype, "compute_dtype"))
+        setters = "cudnnSetConvolution2dDescriptor", "cudnnSetConvolutionNdDescriptor"
         groups = integer(groups, "groups")
         math = enumerator(raw.cudnnMathType_t, math_type, "math_type")
         with self._created():
-            if len(padding) == 2:
-                self._set("cudnnSetConvolution2dDescriptor", *(n for pair in geometry for n in pair), *arithmetic)
-            else:
-                self._set("cudnnSetConvolutionNdDescriptor", len(padding), *geometry, *arithmetic)
+            self._set(*by_axes(*setters, *geometry, *arithmetic))
             self._set("cudnnSetConvolutionGroupCount", groups)
             self._set("cudnnSetConvolutionMathType", math)
 
@@ -370,11 +358,9 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
         window = integers(window, "window", most=_MAX_SPATIAL_AXES)
         padding = integers(padding, "padding", len(window))
         stride = window if stride is None else integers(stride, "stride", len(window))
+        setters = "cudnnSetPooling2dDescriptor", "cudnnSetPoolingNdDescriptor"
         with self._created():
-            if len(window) == 2:
-                self._set("cudnnSetPooling2dDescriptor", pooling, nan, *window, *padding, *stride)
-            else:
-                self._set("cudnnSetPoolingNdDescriptor", pooling, nan, len(window), window, padding, stride)
+            self._set(*by_axes(*setters, pooling, nan, window, padding, stride))
 
     mode: str = reading("mode", short_name, "The pooling mode.")
     propagate_nan: bool = reading("maxpoolingNanOpt", bool, "Whether the maximum over a NaN is NaN.")

@@ -8,6 +8,7 @@ from contextlib import suppress
 from ctypes import Array
 from enum import IntEnum
 from functools import cache
+from itertools import chain
 from typing import Any, ClassVar, TypeVar, cast
 
 from cudnnpy import raw
@@ -136,6 +137,18 @@ class Descriptor(Owned[PointerT]):
                     counts[name] = value
                 inputs.append(value)
         return inputs, outputs
+
+
+def by_axes(flat: str, general: str, *arguments: Any) -> list[Any]:
+    """Return a setter and its arguments, whose tuples have one number for each axis.
+
+    The setter is `flat` for as many axes as its name says, and otherwise `general`, which takes their count and arrays.
+    """
+    first = next(at for at, value in enumerate(arguments) if isinstance(value, tuple))
+    rank = len(arguments[first])
+    if f"{rank}d" not in flat:
+        return [general, *arguments[:first], rank, *arguments[first:]]
+    return [flat, *chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in arguments)]
 
 
 def reading(name: str, convert: Callable[[Any], T], doc: str, getter: str = "") -> T:
