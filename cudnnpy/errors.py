@@ -37,27 +37,6 @@ if TYPE_CHECKING:
     from cudnnpy._planning.choice import Choice
     from cudnnpy.descriptors import AlgorithmCandidate
 
-__all__ = [
-    "AllocationFailedError",
-    "BadParameterError",
-    "CaptureError",
-    "ClosedError",
-    "CudnnError",
-    "ExecutionFailedError",
-    "FunctionNotAvailableError",
-    "InternalError",
-    "LibraryError",
-    "LibraryNotFoundError",
-    "LibraryVersionError",
-    "NoAlgorithmError",
-    "NotInitializedError",
-    "NotSupportedError",
-    "PlanningError",
-    "StatusError",
-    "SubLibraryError",
-    "VersionMismatchError",
-]
-
 
 class CudnnError(PublicDir, Exception):
     """The base class of the exceptions of this package. Invalid arguments raise TypeError and ValueError instead.
@@ -229,5 +208,9 @@ class PlanningError(CudnnError):
         self.candidates = candidates
         super().__init__(reason)
 
+
+__all__ = sorted(  # noqa: PLE0605
+    name for name, value in globals().items() if isinstance(value, type) and issubclass(value, CudnnError)
+)
 
 complete_module(globals())
