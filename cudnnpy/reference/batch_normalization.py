@@ -10,7 +10,7 @@ from cudnnpy import raw
 from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._layers import batch_normalization as device
-from cudnnpy._layers.batch_normalization import GRADIENTS, SAVED
+from cudnnpy._layers.batch_normalization import GRADIENTS, RUNNING, SAVED
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import Array, Arrays, Float64, NumpyOperation, Shape
 from cudnnpy.reference._kinds import norm_backward, norm_forward
@@ -39,8 +39,9 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         made = norm_forward(_TRAINING, self._given(arrays, x, shape) | alone, {})
         y = made["y"] if activation is None else np.maximum(made["y"], 0.0)
         result = _arrays.store_scaled(_arrays.in_layout(y, self.layout), x.dtype, out, alpha, beta)
-        self._update(arrays["running_mean"], made["output_running_mean"], factor)
-        self._update(arrays["running_variance"], made["output_running_var"], factor)
+        for name, new in zip(RUNNING, ("output_running_mean", "output_running_var"), strict=True):
+            if (running := arrays[name]) is not None:  # (1 - factor) * running + factor * new, in place
+                _arrays.store_scaled(self._parameter(made[new], shape), running.dtype, running, factor, 1 - factor)
         saved = [_arrays.store(self._parameter(made[name], shape), dtype, None) for name in ("mean", "inv_variance")]
         return [result, *saved]
 
@@ -95,8 +96,3 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         if self.mode == "per_activation":
             values = _arrays.in_layout(values, self.layout)
         return values.reshape(shape)
-
-    def _update(self, running: Array | None, values: Float64, factor: float) -> None:
-        """Replace a running statistic by (1 - factor) * running + factor * values, in place."""
-        if running is not None:
-            _arrays.store_scaled(self._parameter(values, running.shape), running.dtype, running, factor, 1 - factor)

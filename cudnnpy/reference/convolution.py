@@ -87,10 +87,7 @@ class ConvolutionTranspose(_NumpyConvolution, device_transpose.ConvolutionTransp
     def _prepare(self, call: Call, w_shape: Shape, operation: str, *arguments: Any) -> list[Array]:
         convolution, surplus = self._transposed(w_shape), device_transpose.surplus_of(self, len(w_shape) - 2)
         request = OperationRequest(call, operation, device_transpose.INPUT_NAMES[operation], *arguments)
-        if any(surplus):
-            return self._computed(request, *device_transpose.extended_problem(convolution, surplus, request))
-        problem = problem_of_call(convolution, request)
-        return self._computed(request, problem, device.operands_of(request, problem))
+        return self._computed(request, *device_transpose.extended_problem(convolution, surplus, request))
 
     def _geometry(self, shapes: Mapping[str, Shape]) -> Geometry:
         return _geometry.transpose(self, self.output_padding, shapes["y"], shapes["w"])
