@@ -27,7 +27,7 @@ from cudnnpy._core.descriptor import Descriptor, GeneralDescriptor, by_axes, rea
 from cudnnpy._core.driver import is_stream_or_torch_capturing
 from cudnnpy._core.layouts import byte_extent, packed_strides
 from cudnnpy._core.owned import Owned, PointerT
-from cudnnpy._core.values import integer, integers, nan_propagation, shape_of, to_c
+from cudnnpy._core.values import integer, integers, nan_propagation, to_c
 from cudnnpy.errors import CaptureError, NoAlgorithmError
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.names import ElementType, data_type, enumerator, short_name
@@ -77,7 +77,7 @@ __all__ = [
 
 # Tensors and filters
 
-_MAX_DIMENSIONS = raw.CUDNN_DIM_MAX
+_MAX_DIMENSIONS = raw.CUDNN_DIM_MAX  # more crash cuDNN
 _VECTOR_LENGTHS = {
     raw.CUDNN_DATA_INT8x4: 4,
     raw.CUDNN_DATA_UINT8x4: 4,
@@ -125,7 +125,7 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
         strides: Shape | None = None,
         format: TensorFormat | raw.cudnnTensorFormat_t | None = None,
     ) -> None:
-        shape, data = shape_of(shape), data_type(dtype)
+        shape, data = integers(shape, "shape", most=_MAX_DIMENSIONS), data_type(dtype)
         if strides is None:
             layout = enumerator(raw.cudnnTensorFormat_t, "nchw" if format is None else format, "format")
             _check_vectors(shape, data, layout)
@@ -176,7 +176,7 @@ class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
         *,
         format: TensorFormat | raw.cudnnTensorFormat_t = "nchw",
     ) -> None:
-        shape, data = shape_of(shape), data_type(dtype)
+        shape, data = integers(shape, "shape", most=_MAX_DIMENSIONS), data_type(dtype)
         layout = enumerator(raw.cudnnTensorFormat_t, format, "format")
         _check_vectors(shape, data, layout)
         with self._created():

@@ -105,8 +105,7 @@ def _load() -> tuple[ctypes.CDLL, str, int]:
     global _loaded
     if _loaded is None:
         with _lock:
-            if _loaded is None:
-                _loaded = _find_and_load()
+            _loaded = _loaded or _find_and_load()
     return _loaded
 
 
