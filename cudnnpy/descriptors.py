@@ -135,8 +135,7 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
         else:
             strides = integers(strides, "strides", len(shape))
             setter = by_axes("cudnnSetTensor4dDescriptorEx", "cudnnSetTensorNdDescriptor", data, shape, strides)
-        with self._created():
-            self._set(*setter)
+        self._make(setter)
 
     shape: tuple[int, ...] = reading("dimA", tuple, "(N, C, spatial...).")
     strides: tuple[int, ...] = reading("strideA", tuple, "The stride of each dimension in elements.")
@@ -179,8 +178,7 @@ class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
         shape, data = integers(shape, "shape", most=_MAX_DIMENSIONS), data_type(dtype)
         layout = enumerator(raw.cudnnTensorFormat_t, format, "format")
         _check_vectors(shape, data, layout)
-        with self._created():
-            self._set(*by_axes("cudnnSetFilter4dDescriptor", "cudnnSetFilterNdDescriptor", data, layout, shape))
+        self._make(by_axes("cudnnSetFilter4dDescriptor", "cudnnSetFilterNdDescriptor", data, layout, shape))
 
     shape: tuple[int, ...] = reading("filterDimA", tuple, "(K, C, spatial...).")
     dtype: str = reading("dataType", short_name, "The name of the data type.")
@@ -241,10 +239,8 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
         setters = "cudnnSetConvolution2dDescriptor", "cudnnSetConvolutionNdDescriptor"
         groups = integer(groups, "groups")
         math = enumerator(raw.cudnnMathType_t, math_type, "math_type")
-        with self._created():
-            self._set(*by_axes(*setters, *geometry, *arithmetic))
-            self._set("cudnnSetConvolutionGroupCount", groups)
-            self._set("cudnnSetConvolutionMathType", math)
+        others = ("cudnnSetConvolutionGroupCount", groups), ("cudnnSetConvolutionMathType", math)
+        self._make(by_axes(*setters, *geometry, *arithmetic), *others)
 
     padding: tuple[int, ...] = reading("padA", tuple, "The zeros on both sides of each spatial dimension.")
     stride: tuple[int, ...] = reading("strideA", tuple, "The step of the filter along each spatial dimension.")
@@ -307,10 +303,8 @@ class ActivationDescriptor(Descriptor[raw.cudnnActivationDescriptor_t]):
         coefficient = to_c("double", coefficient, "coefficient")
         beta = None if swish_beta is None else to_c("double", swish_beta, "swish_beta")
         nan = nan_propagation(propagate_nan)
-        with self._created():
-            self._set("cudnnSetActivationDescriptor", activation, nan, coefficient)
-            if beta is not None:
-                self._set("cudnnSetActivationDescriptorSwishBeta", beta)
+        of_swish = [] if beta is None else [("cudnnSetActivationDescriptorSwishBeta", beta)]
+        self._make(("cudnnSetActivationDescriptor", activation, nan, coefficient), *of_swish)
 
     mode: str = reading("mode", short_name, "The activation.")
     coefficient: float = reading("coef", float, "The ceiling of the clipped ReLU, or the alpha of the ELU.")
@@ -359,8 +353,7 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
         padding = integers(padding, "padding", len(window))
         stride = window if stride is None else integers(stride, "stride", len(window))
         setters = "cudnnSetPooling2dDescriptor", "cudnnSetPoolingNdDescriptor"
-        with self._created():
-            self._set(*by_axes(*setters, pooling, nan, window, padding, stride))
+        self._make(by_axes(*setters, pooling, nan, window, padding, stride))
 
     mode: str = reading("mode", short_name, "The pooling mode.")
     propagate_nan: bool = reading("maxpoolingNanOpt", bool, "Whether the maximum over a NaN is NaN.")
@@ -395,8 +388,7 @@ class LRNDescriptor(Descriptor[raw.cudnnLRNDescriptor_t]):
     def __init__(self, n: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float = 2.0) -> None:
         numbers = [to_c("unsigned int", n, "n")]
         numbers += [to_c("double", value, name) for value, name in ((alpha, "alpha"), (beta, "beta"), (k, "k"))]
-        with self._created():
-            self._set("cudnnSetLRNDescriptor", *numbers)
+        self._make(("cudnnSetLRNDescriptor", *numbers))
 
     n: int = reading("lrnN", int, "The number of channels in the window.")
     alpha: float = reading("lrnAlpha", float, "The factor of the mean square.")
@@ -453,10 +445,9 @@ class DropoutDescriptor(Descriptor[raw.cudnnDropoutDescriptor_t]):
             integer(states_size, "states_size", c_size_t),
             to_c("unsigned long long", seed, "seed"),
         )
-        with self._created():
-            if handle is not None:
-                function = "cudnnRestoreDropoutDescriptor" if restore else "cudnnSetDropoutDescriptor"
-                self._set(function, handle, *arguments)
+        function = "cudnnRestoreDropoutDescriptor" if restore else "cudnnSetDropoutDescriptor"
+        setters = [] if handle is None else [(function, handle, *arguments)]
+        self._make(*setters)
 
     def _described(self) -> dict[str, Any]:
         return self.get("cudnnGetDropoutDescriptor", *next(iter(self._kept.values())))  # with its handle
@@ -502,8 +493,7 @@ class OpTensorDescriptor(Descriptor[raw.cudnnOpTensorDescriptor_t]):
     ) -> None:
         op = enumerator(raw.cudnnOpTensorOp_t, operation, "operation")
         dtype, nan = data_type(compute_dtype, "compute_dtype"), nan_propagation(propagate_nan)
-        with self._created():
-            self._set("cudnnSetOpTensorDescriptor", op, dtype, nan)
+        self._make(("cudnnSetOpTensorDescriptor", op, dtype, nan))
 
     operation: str = reading("opTensorOp", short_name, "The operation.")
     compute_dtype: str = reading("opTensorCompType", short_name, "The data type of the computation.")
@@ -553,8 +543,7 @@ class ReduceTensorDescriptor(Descriptor[raw.cudnnReduceTensorDescriptor_t]):
             enumerator(raw.cudnnReduceTensorIndices_t, indices, "indices"),
             enumerator(raw.cudnnIndicesType_t, indices_type, "indices_type"),
         )
-        with self._created():
-            self._set("cudnnSetReduceTensorDescriptor", *arguments)
+        self._make(("cudnnSetReduceTensorDescriptor", *arguments))
 
     operation: str = reading("reduceTensorOp", short_name, "The reduction.")
     compute_dtype: str = reading("reduceTensorCompType", short_name, "The data type of the computation.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import Array
 from enum import IntEnum
@@ -90,6 +90,12 @@ class Descriptor(Owned[PointerT]):
         raw.call(function, *inputs)
         return {name: _from_c(kind, target) for name, (kind, target) in outputs.items()}
 
+    def _make(self, *setters: Sequence[Any]) -> None:
+        """Create the C object and set it by C functions, each with its arguments."""
+        with self._created():
+            for setter in setters:
+                self._set(*setter)
+
     def _set(self, function: str, *arguments: object, **named: object) -> None:
         inputs, _ = self._arguments(function, arguments, named, reads=False)
         raw.call(function, *inputs)
@@ -168,8 +174,7 @@ class GeneralDescriptor(Descriptor[PointerT]):
     """
 
     def __init__(self) -> None:
-        with self._created():
-            pass
+        self._make()
 
     def _described(self) -> dict[str, Any]:
         return self._read()

@@ -12,7 +12,7 @@ from cudnnpy._launch.dispatch import Call
 from cudnnpy._layers import batch_normalization as device
 from cudnnpy._layers.batch_normalization import GRADIENTS, RUNNING, SAVED
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._arrays import Array, Arrays, Float64, NumpyOperation, Shape
+from cudnnpy.reference._arrays import Array, Float64, NumpyOperation, Shape
 from cudnnpy.reference._kinds import norm_backward, norm_forward
 
 # The operands of the normalization of graphs, and the arrays of the layer
@@ -69,7 +69,7 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
             if name in dtypes
         ]
 
-    def _gradients(self, dy: Array, x: Array, shape: Shape, arrays: Arrays) -> tuple[Float64, Float64, Float64]:
+    def _gradients(self, dy: Array, x: Array, shape: Shape, arrays: dict[str, Any]) -> tuple[Float64, Float64, Float64]:
         """Return the gradients with respect to x, scale and bias in float64, in the layouts of x and the parameters."""
         if not x.size:
             return np.zeros(x.shape), np.zeros(shape), np.zeros(shape)
@@ -79,7 +79,7 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         dx, dscale, dbias = (made[name] for name in ("dx", "dscale", "dbias"))
         return _arrays.in_layout(dx, self.layout), self._parameter(dscale, shape), self._parameter(dbias, shape)
 
-    def _given(self, arrays: Arrays, x: Array, shape: Shape) -> dict[str, Any]:
+    def _given(self, arrays: dict[str, Any], x: Array, shape: Shape) -> dict[str, Any]:
         """Return the operands of the normalization of graphs, channels first; a scale of None is 1."""
         found = {name: self._spread(arrays[ours], x) for name, ours in _OPERANDS.items() if arrays[ours] is not None}
         scale = self._spread(np.ones(shape), x)
