@@ -445,9 +445,10 @@ class DropoutDescriptor(Descriptor[raw.cudnnDropoutDescriptor_t]):
             integer(states_size, "states_size", c_size_t),
             to_c("unsigned long long", seed, "seed"),
         )
-        function = "cudnnRestoreDropoutDescriptor" if restore else "cudnnSetDropoutDescriptor"
-        setters = [] if handle is None else [(function, handle, *arguments)]
-        self._make(*setters)
+        with self._created():
+            if handle is not None:
+                function = "cudnnRestoreDropoutDescriptor" if restore else "cudnnSetDropoutDescriptor"
+                self._set(function, handle, *arguments)
 
     def _described(self) -> dict[str, Any]:
         return self.get("cudnnGetDropoutDescriptor", *next(iter(self._kept.values())))  # with its handle

@@ -24,7 +24,6 @@ from cudnnpy._layers import transpose as device_transpose
 from cudnnpy._layers.arguments import OperationRequest, problem_of_call
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._layers.lowerings.sums import bias_operands
-from cudnnpy.names import enumerator
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._arrays import Array, Float64, NotInReference, NumpyOperation, Shape
 from cudnnpy.reference._geometry import Geometry
@@ -54,7 +53,8 @@ class _NumpyConvolution(ConvolutionOptions, NumpyOperation):
         first, second = (_arrays.logical(arrays[name], self.layout) for name in request.names)
         roles = (ROLES[name] for name in OPERANDS[operation])
         geometry = self._geometry(dict(zip(roles, (first.shape, second.shape, result.shape), strict=True)))
-        options = {"alpha": problem.alpha, "mode": enumerator(raw.cudnnConvolutionMode_t, self.mode)}
+        mode = raw.CUDNN_CONVOLUTION if self.mode == "convolution" else raw.CUDNN_CROSS_CORRELATION
+        options = {"alpha": problem.alpha, "mode": mode}
         values = convolved(operation, options, first, second, geometry)
         if problem.beta:
             values += problem.beta * _arrays.logical(out, self.layout)
