@@ -23,11 +23,11 @@ from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._checks.public_dir import complete_module
 from cudnnpy._checks.suggestions import explained
 from cudnnpy._core.candidate_table import table
-from cudnnpy._core.descriptor import Descriptor, GeneralDescriptor, reading
+from cudnnpy._core.descriptor import Descriptor, GeneralDescriptor, by_axes, reading
 from cudnnpy._core.driver import is_stream_or_torch_capturing
 from cudnnpy._core.layouts import byte_extent, packed_strides
 from cudnnpy._core.owned import Owned, PointerT
-from cudnnpy._core.values import integer, integers, nan_propagation, shape_of, to_c
+from cudnnpy._core.values import integer, integers, nan_propagation, to_c
 from cudnnpy.errors import CaptureError, NoAlgorithmError
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.names import ElementType, data_type, enumerator, short_name
@@ -77,7 +77,7 @@ __all__ = [
 
 # Tensors and filters
 
-_MAX_DIMENSIONS = raw.CUDNN_DIM_MAX
+_MAX_DIMENSIONS = raw.CUDNN_DIM_MAX  # more crash cuDNN
 _VECTOR_LENGTHS = {
     raw.CUDNN_DATA_INT8x4: 4,
     raw.CUDNN_DATA_UINT8x4: 4,
@@ -125,44 +125,24 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
         strides: Shape | None = None,
         format: TensorFormat | raw.cudnnTensorFormat_t | None = None,
     ) -> None:
-        shape, data = shape_of(shape), data_type(dtype)
-        setter: tuple[Any, ...]
+        shape, data = integers(shape, "shape", most=_MAX_DIMENSIONS), data_type(dtype)
         if strides is None:
             layout = enumerator(raw.cudnnTensorFormat_t, "nchw" if format is None else format, "format")
             _check_vectors(shape, data, layout)
-            if len(shape) == 4:
-                setter = "cudnnSetTensor4dDescriptor", layout, data, *shape
-            else:
-                setter = "cudnnSetTensorNdDescriptorEx", layout, data, len(shape), shape
+            setter = by_axes("cudnnSetTensor4dDescriptor", "cudnnSetTensorNdDescriptorEx", layout, data, shape)
+        elif format is not None:
+            raise ValueError(f"format must be None where strides are passed; got {format!r}")
         else:
-            if format is not None:
-                raise ValueError(f"format must be None where strides are passed; got {format!r}")
             strides = integers(strides, "strides", len(shape))
-            if len(shape) == 4:
-                setter = "cudnnSetTensor4dDescriptorEx", data, *shape, *strides
-            else:
-                setter = "cudnnSetTensorNdDescriptor", data, len(shape), shape, strides
-        with self._created():
-            self._set(*setter)
+            setter = by_axes("cudnnSetTensor4dDescriptorEx", "cudnnSetTensorNdDescriptor", data, shape, strides)
+        self._make(setter)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(N, C, spatial...)."""
-        read = self._read()
-        return tuple(read["dimA"][: read["nbDims"]])
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """The stride of each dimension in elements."""
-        read = self._read()
-        return tuple(read["strideA"][: read["nbDims"]])
-
+    shape: tuple[int, ...] = reading("dimA", tuple, "(N, C, spatial...).")
+    strides: tuple[int, ...] = reading("strideA", tuple, "The stride of each dimension in elements.")
     dtype: str = reading("dataType", short_name, "The name of the data type.")
-
-    @property
-    def nbytes(self) -> int:
-        """The byte extent: from the first element to the end of the last."""
-        return int(self.get("cudnnGetTensorSizeInBytes")["size"])
+    nbytes: int = reading(
+        "size", int, "The byte extent: from the first element to the end of the last.", "cudnnGetTensorSizeInBytes"
+    )
 
 
 class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
@@ -195,28 +175,15 @@ class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
         *,
         format: TensorFormat | raw.cudnnTensorFormat_t = "nchw",
     ) -> None:
-        shape, data = shape_of(shape), data_type(dtype)
+        shape, data = integers(shape, "shape", most=_MAX_DIMENSIONS), data_type(dtype)
         layout = enumerator(raw.cudnnTensorFormat_t, format, "format")
         _check_vectors(shape, data, layout)
-        with self._created():
-            if len(shape) == 4:
-                self._set("cudnnSetFilter4dDescriptor", data, layout, *shape)
-            else:
-                self._set("cudnnSetFilterNdDescriptor", data, layout, len(shape), shape)
+        self._make(by_axes("cudnnSetFilter4dDescriptor", "cudnnSetFilterNdDescriptor", data, layout, shape))
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(K, C, spatial...)."""
-        read = self._read()
-        return tuple(read["filterDimA"][: read["nbDims"]])
-
+    shape: tuple[int, ...] = reading("filterDimA", tuple, "(K, C, spatial...).")
     dtype: str = reading("dataType", short_name, "The name of the data type.")
     format: str = reading("format", short_name, "The format of the filter.")
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the filter in bytes."""
-        return int(self.get("cudnnGetFilterSizeInBytes")["size"])
+    nbytes: int = reading("size", int, "The size of the filter in bytes.", "cudnnGetFilterSizeInBytes")
 
 
 # Convolutions
@@ -269,20 +236,11 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
         padding = integers(padding, "padding", most=_MAX_SPATIAL_AXES)
         geometry = padding, integers(stride, "stride", len(padding)), integers(dilation, "dilation", len(padding))
         arithmetic = (enumerator(raw.cudnnConvolutionMode_t, mode, "mode"), data_type(compute_dtype, "compute_dtype"))
+        setters = "cudnnSetConvolution2dDescriptor", "cudnnSetConvolutionNdDescriptor"
         groups = integer(groups, "groups")
         math = enumerator(raw.cudnnMathType_t, math_type, "math_type")
-        with self._created():
-            if len(padding) == 2:
-                self._set("cudnnSetConvolution2dDescriptor", *(n for pair in geometry for n in pair), *arithmetic)
-            else:
-                self._set("cudnnSetConvolutionNdDescriptor", len(padding), *geometry, *arithmetic)
-            self._set("cudnnSetConvolutionGroupCount", groups)
-            self._set("cudnnSetConvolutionMathType", math)
-
-    def _read(self) -> dict[str, Any]:
-        read = super()._read()
-        count = read["arrayLength"]
-        return {name: value[:count] if isinstance(value, tuple) else value for name, value in read.items()}
+        others = ("cudnnSetConvolutionGroupCount", groups), ("cudnnSetConvolutionMathType", math)
+        self._make(by_axes(*setters, *geometry, *arithmetic), *others)
 
     padding: tuple[int, ...] = reading("padA", tuple, "The zeros on both sides of each spatial dimension.")
     stride: tuple[int, ...] = reading("strideA", tuple, "The step of the filter along each spatial dimension.")
@@ -291,16 +249,13 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
     )
     mode: str = reading("mode", short_name, '"cross_correlation" or "convolution".')
     compute_dtype: str = reading("computeType", short_name, "The data type in which products are summed.")
-
-    @property
-    def groups(self) -> int:
-        """The number of groups of channels."""
-        return int(self.get("cudnnGetConvolutionGroupCount")["groupCount"])
-
-    @property
-    def math_type(self) -> str:
-        """Whether tensor cores may be used, and inputs converted for them."""
-        return short_name(self.get("cudnnGetConvolutionMathType")["mathType"])
+    groups: int = reading("groupCount", int, "The number of groups of channels.", "cudnnGetConvolutionGroupCount")
+    math_type: str = reading(
+        "mathType",
+        short_name,
+        "Whether tensor cores may be used, and inputs converted for them.",
+        "cudnnGetConvolutionMathType",
+    )
 
     def output_shape(self, x: TensorDescriptor, w: FilterDescriptor) -> tuple[int, ...]:
         """Return the shape of the result: cudnnGetConvolutionNdForwardOutputDim."""
@@ -348,19 +303,13 @@ class ActivationDescriptor(Descriptor[raw.cudnnActivationDescriptor_t]):
         coefficient = to_c("double", coefficient, "coefficient")
         beta = None if swish_beta is None else to_c("double", swish_beta, "swish_beta")
         nan = nan_propagation(propagate_nan)
-        with self._created():
-            self._set("cudnnSetActivationDescriptor", activation, nan, coefficient)
-            if beta is not None:
-                self._set("cudnnSetActivationDescriptorSwishBeta", beta)
+        of_swish = [] if beta is None else [("cudnnSetActivationDescriptorSwishBeta", beta)]
+        self._make(("cudnnSetActivationDescriptor", activation, nan, coefficient), *of_swish)
 
     mode: str = reading("mode", short_name, "The activation.")
     coefficient: float = reading("coef", float, "The ceiling of the clipped ReLU, or the alpha of the ELU.")
     propagate_nan: bool = reading("reluNanOpt", bool, "Whether the ReLU of NaN is NaN.")
-
-    @property
-    def swish_beta(self) -> float:
-        """The beta of the swish."""
-        return float(self.get("cudnnGetActivationDescriptorSwishBeta")["swish_beta"])
+    swish_beta: float = reading("swish_beta", float, "The beta of the swish.", "cudnnGetActivationDescriptorSwishBeta")
 
 
 class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
@@ -388,6 +337,8 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
     (2, 2)
     """
 
+    _reader = "cudnnGetPoolingNdDescriptor", _MAX_SPATIAL_AXES
+
     def __init__(
         self,
         mode: CudnnPoolingMode | raw.cudnnPoolingMode_t,
@@ -398,18 +349,11 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
         propagate_nan: bool = False,
     ) -> None:
         pooling, nan = enumerator(raw.cudnnPoolingMode_t, mode, "mode"), nan_propagation(propagate_nan)
-        window = integers(window, "window", most=raw.CUDNN_DIM_MAX - 2)
+        window = integers(window, "window", most=_MAX_SPATIAL_AXES)
         padding = integers(padding, "padding", len(window))
         stride = window if stride is None else integers(stride, "stride", len(window))
-        self._rank = len(window)
-        with self._created():
-            if len(window) == 2:
-                self._set("cudnnSetPooling2dDescriptor", pooling, nan, *window, *padding, *stride)
-            else:
-                self._set("cudnnSetPoolingNdDescriptor", pooling, nan, len(window), window, padding, stride)
-
-    def _read(self) -> dict[str, Any]:
-        return self.get("cudnnGetPoolingNdDescriptor", self._rank)
+        setters = "cudnnSetPooling2dDescriptor", "cudnnSetPoolingNdDescriptor"
+        self._make(by_axes(*setters, pooling, nan, window, padding, stride))
 
     mode: str = reading("mode", short_name, "The pooling mode.")
     propagate_nan: bool = reading("maxpoolingNanOpt", bool, "Whether the maximum over a NaN is NaN.")
@@ -419,7 +363,7 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
 
     def output_shape(self, x: TensorDescriptor) -> tuple[int, ...]:
         """Return the shape of the result: cudnnGetPoolingNdForwardOutputDim."""
-        return tuple(self.get("cudnnGetPoolingNdForwardOutputDim", x, self._rank + 2)["outputTensorDimA"])
+        return tuple(self.get("cudnnGetPoolingNdForwardOutputDim", x, len(self.window) + 2)["outputTensorDimA"])
 
 
 class LRNDescriptor(Descriptor[raw.cudnnLRNDescriptor_t]):
@@ -444,8 +388,7 @@ class LRNDescriptor(Descriptor[raw.cudnnLRNDescriptor_t]):
     def __init__(self, n: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float = 2.0) -> None:
         numbers = [to_c("unsigned int", n, "n")]
         numbers += [to_c("double", value, name) for value, name in ((alpha, "alpha"), (beta, "beta"), (k, "k"))]
-        with self._created():
-            self._set("cudnnSetLRNDescriptor", *numbers)
+        self._make(("cudnnSetLRNDescriptor", *numbers))
 
     n: int = reading("lrnN", int, "The number of channels in the window.")
     alpha: float = reading("lrnAlpha", float, "The factor of the mean square.")
@@ -551,8 +494,7 @@ class OpTensorDescriptor(Descriptor[raw.cudnnOpTensorDescriptor_t]):
     ) -> None:
         op = enumerator(raw.cudnnOpTensorOp_t, operation, "operation")
         dtype, nan = data_type(compute_dtype, "compute_dtype"), nan_propagation(propagate_nan)
-        with self._created():
-            self._set("cudnnSetOpTensorDescriptor", op, dtype, nan)
+        self._make(("cudnnSetOpTensorDescriptor", op, dtype, nan))
 
     operation: str = reading("opTensorOp", short_name, "The operation.")
     compute_dtype: str = reading("opTensorCompType", short_name, "The data type of the computation.")
@@ -602,8 +544,7 @@ class ReduceTensorDescriptor(Descriptor[raw.cudnnReduceTensorDescriptor_t]):
             enumerator(raw.cudnnReduceTensorIndices_t, indices, "indices"),
             enumerator(raw.cudnnIndicesType_t, indices_type, "indices_type"),
         )
-        with self._created():
-            self._set("cudnnSetReduceTensorDescriptor", *arguments)
+        self._make(("cudnnSetReduceTensorDescriptor", *arguments))
 
     operation: str = reading("reduceTensorOp", short_name, "The reduction.")
     compute_dtype: str = reading("reduceTensorCompType", short_name, "The data type of the computation.")

@@ -36,27 +36,6 @@ if TYPE_CHECKING:
     from cudnnpy._planning.candidates import Candidate
     from cudnnpy.descriptors import AlgorithmCandidate
 
-__all__ = [
-    "AllocationFailedError",
-    "BadParameterError",
-    "CaptureError",
-    "ClosedError",
-    "CudnnError",
-    "ExecutionFailedError",
-    "FunctionNotAvailableError",
-    "InternalError",
-    "LibraryError",
-    "LibraryNotFoundError",
-    "LibraryVersionError",
-    "NoAlgorithmError",
-    "NotInitializedError",
-    "NotSupportedError",
-    "PlanningError",
-    "StatusError",
-    "SubLibraryError",
-    "VersionMismatchError",
-]
-
 
 class CudnnError(PublicDir, Exception):
     """The base class of the exceptions of this package. Invalid arguments raise TypeError and ValueError instead.
@@ -221,5 +200,9 @@ class NoAlgorithmError(CudnnError):
 class PlanningError(CudnnError):
     """A problem cannot be planned for a device profile. The message has cuDNN's reason, or how the process that plans ended."""
 
+
+__all__ = sorted(  # noqa: PLE0605
+    name for name, value in globals().items() if isinstance(value, type) and issubclass(value, CudnnError)
+)
 
 complete_module(globals())

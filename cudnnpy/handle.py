@@ -69,7 +69,6 @@ class Handle(Owned[raw.cudnnHandle_t]):
     _in_use: int | None = None
 
     def __init__(self, device: Device | None = None, stream: Stream | None = None) -> None:
-        _check_device(device)
         stream_address(stream)
         with on_device(device) as (self._device, self._context), self._created():
             self._address: int | None = None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
 
+from cudnnpy._process import module_state
 from cudnnpy._process.cuda_state import NO_DRIVER, cuda_problem, has_driver
 from cudnnpy._process.installation import to_install
-from cudnnpy._process.module_state import declare, fork_safe_lock, process_cache, reset
+from cudnnpy._process.module_state import declare, fork_safe_lock, process_cache
 from cudnnpy.errors import LibraryNotFoundError, NotInitializedError
 
 # Its modules import one another. Where two threads begin with different ones, Python breaks the deadlock by giving one of
@@ -58,20 +58,12 @@ def gpu_facts(device: int) -> tuple[str, str, int]:
     return str(gpu.name), f"{major}.{minor}", int(gpu.properties.multiprocessor_count)
 
 
-@contextmanager
-def replaced(**replacements: Any) -> Iterator[None]:
+def replaced(**replacements: Any) -> AbstractContextManager[None]:
     """Use other objects in place of "libcuda" and of modules such as "bindings.driver" and "core": a seam for tests.
 
     It costs no time, since the results of both functions are cached. Launches that were prepared before are not changed.
     """
-    global _replacements
-    before, _replacements = _replacements, {**_replacements, **replacements}
-    try:
-        reset(__name__)  # clears the caches
-        yield
-    finally:
-        _replacements = before
-        reset(__name__)
+    return module_state.replaced(__name__, "_replacements", {**_replacements, **replacements})
 
 
 def not_installed(reason: str, error: ImportError, command: str) -> LibraryNotFoundError:

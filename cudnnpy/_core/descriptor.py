@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import Array
 from enum import IntEnum
 from functools import cache
+from itertools import chain
 from typing import Any, ClassVar, TypeVar, cast
 
 from cudnnpy import raw
@@ -45,8 +46,10 @@ class Descriptor(Owned[PointerT]):
             cls._create, cls._destroy = create, create.replace("Create", "Destroy")
 
     def _read(self) -> dict[str, Any]:
-        """Return the values by their C names."""
-        return self.get(*self._reader)
+        """Return the values by their C names. Arrays have as many elements as the descriptor has dimensions."""
+        read = self.get(*self._reader)
+        rank = read.get("nbDims", read.get("arrayLength"))
+        return {name: value[:rank] if isinstance(value, tuple) else value for name, value in read.items()}
 
     def __repr__(self) -> str:
         with suppress(Exception):  # it is closed, or C has no values yet
@@ -86,6 +89,12 @@ class Descriptor(Owned[PointerT]):
         inputs, outputs = self._arguments(function, arguments, named, reads=True)
         raw.call(function, *inputs)
         return {name: _from_c(kind, target) for name, (kind, target) in outputs.items()}
+
+    def _make(self, *setters: Sequence[Any]) -> None:
+        """Create the C object and set it by C functions, each with its arguments."""
+        with self._created():
+            for setter in setters:
+                self._set(*setter)
 
     def _set(self, function: str, *arguments: object, **named: object) -> None:
         inputs, _ = self._arguments(function, arguments, named, reads=False)
@@ -136,9 +145,25 @@ class Descriptor(Owned[PointerT]):
         return inputs, outputs
 
 
-def reading(name: str, convert: Callable[[Any], T], doc: str) -> T:
-    """Return a property of a descriptor: one of its values by the C name, converted."""
-    return cast(T, property(lambda descriptor: convert(descriptor._read()[name]), doc=doc))
+def by_axes(flat: str, general: str, *arguments: Any) -> list[Any]:
+    """Return a setter and its arguments, whose tuples have one number for each axis.
+
+    The setter is `flat` for as many axes as its name says, and otherwise `general`, which takes their count and arrays.
+    """
+    first = next(at for at, value in enumerate(arguments) if isinstance(value, tuple))
+    rank = len(arguments[first])
+    if f"{rank}d" not in flat:
+        return [general, *arguments[:first], rank, *arguments[first:]]
+    return [flat, *chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in arguments)]
+
+
+def reading(name: str, convert: Callable[[Any], T], doc: str, getter: str = "") -> T:
+    """Return a property of a descriptor: one of its values by the C name, converted; `getter` is a C function of its own."""
+
+    def read(descriptor: Descriptor[Any]) -> T:
+        return convert((descriptor.get(getter) if getter else descriptor._read())[name])
+
+    return cast(T, property(read, doc=doc))
 
 
 class GeneralDescriptor(Descriptor[PointerT]):
@@ -149,8 +174,7 @@ class GeneralDescriptor(Descriptor[PointerT]):
     """
 
     def __init__(self) -> None:
-        with self._created():
-            pass
+        self._make()
 
     def _described(self) -> dict[str, Any]:
         return self._read()

@@ -113,7 +113,6 @@ def _checked(logger: Any, level: Any) -> _LogSink | None:
 # The callback
 
 
-_sink: _LogSink | None = None
 _thread_state = threading.local()  # .is_muted: whether messages of the thread are dropped
 
 declare(__name__, "_thread_state")
@@ -132,7 +131,7 @@ def _muted() -> Iterator[None]:
 
 def _on_message(severity: int, _user_data: int | None, facts: Any, text: int | None) -> None:
     """Log a message. ctypes reports an exception to sys.unraisablehook."""
-    sink = _sink
+    sink = _setting.value
     level = _LEVELS.get(severity, logging.DEBUG)  # later releases may add severities with higher numbers
     if sink is None or level < sink.level or getattr(_thread_state, "is_muted", False):
         return
@@ -187,27 +186,25 @@ _has_ended = False
 
 def _apply(sink: _LogSink | None) -> None:
     """Turn the messages on or off."""
-    global _sink
-    if _has_ended or (sink is None and _sink is None):
+    if _has_ended or (sink is None and _setting.value is None):
         return
     # With a mask of 0 and without a function, cuDNN would write errors to the standard error.
     mask, function = (0, _SILENT) if sink is None else (sink.mask(), _OURS)
     with _muted():
         raw.call("cudnnSetCallback", mask, None, function)
-    _sink = sink
 
 
 _setting: ProcessSetting[_LogSink | None] = ProcessSetting(None, _apply)
 
 declare(__name__, "_setting")
-declare(__name__, "_sink", "_has_ended", resets=False)  # the setting sets them
+declare(__name__, "_has_ended", resets=False)
 
 
 @atexit.register
 def _end() -> None:
     """Turn the messages off before the interpreter is torn down."""
     global _has_ended
-    _apply(None)
+    _setting.set(None)
     _has_ended = True
     if threading.active_count() > 1:
         # Another thread may wait for the interpreter's lock to enter the callback. Python ends such a thread after the

@@ -49,11 +49,6 @@ def integers(values: Any, argument: str, length: int | None = None, most: int = 
     return result
 
 
-def shape_of(values: Any) -> tuple[int, ...]:
-    """Return the shape of a tensor or filter. Too many dimensions are rejected here, since they crash cuDNN."""
-    return integers(values, "shape", most=raw.CUDNN_DIM_MAX)
-
-
 def nan_propagation(propagate: bool) -> raw.cudnnNanPropagation_t:
     """Return the enumerator of `propagate_nan`."""
     if not isinstance(propagate, bool):

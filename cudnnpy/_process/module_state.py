@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -65,6 +66,19 @@ def reset(package: str = "cudnnpy") -> None:
     for name, restore in _resets.items():
         if restore is not None and name.startswith(f"{package}."):
             restore()
+
+
+@contextmanager
+def replaced(module: str, name: str, value: object) -> Iterator[None]:
+    """Give a variable of a module another value within the block, and clear the module's caches before and after it."""
+    variables = vars(sys.modules[module])
+    before, variables[name] = variables[name], value
+    try:
+        reset(module)
+        yield
+    finally:
+        variables[name] = before
+        reset(module)
 
 
 def _restoring(variables: dict[str, Any], name: str) -> Callable[[], object]:

@@ -153,11 +153,8 @@ def attribute_types(attribute: int) -> tuple[int, ...]:
 
 
 def _enumerator(name: str) -> None:
-    given: object = name
-    if not isinstance(given, str):
-        function_info(name)  # raises TypeError
-    if type(getattr(_api, name, None)) not in _api.ENUMS:
-        raise AttributeError(missing(name))
+    if not (isinstance(name, str) and type(getattr(_api, name, None)) in _api.ENUMS):
+        function_info(name)  # raises TypeError or AttributeError
 
 
 if not TYPE_CHECKING:  # a type checker takes the names from _api.pyi

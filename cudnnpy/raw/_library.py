@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Never
 
+from cudnnpy._process import module_state
 from cudnnpy._process.installation import to_install
-from cudnnpy._process.module_state import declare, fork_safe_lock, process_cache, reset
+from cudnnpy._process.module_state import declare, fork_safe_lock, process_cache
 from cudnnpy.errors import (
     CudnnError,
     FunctionNotAvailableError,
@@ -104,26 +105,17 @@ def _load() -> tuple[ctypes.CDLL, str, int]:
     global _loaded
     if _loaded is None:
         with _lock:
-            if _loaded is None:
-                _loaded = _find_and_load()
+            _loaded = _loaded or _find_and_load()
     return _loaded
 
 
-@contextmanager
-def replaced(library: Any, number: int) -> Iterator[None]:
+def replaced(library: Any, number: int) -> AbstractContextManager[None]:
     """Call the functions of another object, `library[name]`, in place of libcudnn's: a seam for tests.
 
     It applies to call, checked, bound, unchecked and version. It costs no time, since functions are looked up once. Functions
     that were looked up before, such as raw.cudnnCreate after its first call, are not replaced.
     """
-    global _loaded
-    before, _loaded = _loaded, (library, "a stand-in for libcudnn", number)
-    try:
-        reset(__name__)  # clears the caches
-        yield
-    finally:
-        _loaded = before
-        reset(__name__)
+    return module_state.replaced(__name__, "_loaded", (library, "a stand-in for libcudnn", number))
 
 
 def _find_and_load() -> tuple[ctypes.CDLL, str, int]:

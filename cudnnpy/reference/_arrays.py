@@ -117,9 +117,9 @@ def _overlap(a: Array, b: Array) -> bool:
         return True
 
 
-def channels_first(array: Array, layout: str) -> Array:
-    """View an array in a layout's axis order as (N, C, spatial...)."""
-    return np.moveaxis(array, -1, 1) if layout.endswith("C") else array
+def logical(array: Array, layout: str) -> Float64:
+    """Return an array in a layout's axis order as (N, C, spatial...) in float64, which represents every dtype exactly."""
+    return np.asarray(np.moveaxis(array, -1, 1) if layout.endswith("C") else array, np.float64)
 
 
 def in_layout(values: Float64, layout: str) -> Float64:

@@ -30,35 +30,37 @@ Made: TypeAlias = dict[str, Any]
 # Convolutions
 
 
-def _geometry(options: Options, x: Shape, w: Shape, y: Shape) -> Geometry:
+def convolved(operation: str, options: Options, first: Float64, second: Float64, geometry: Geometry) -> Float64:
+    """Return alpha * the result of a convolution's operation on its two operands. Mode "convolution" reverses the filter."""
+    axes = tuple(range(2, second.ndim)) if options.get("mode") == raw.CUDNN_CONVOLUTION else ()
+    if operation == "backward_filter":
+        product = np.flip(correlate_filter(first, second, geometry), axes)
+    else:
+        product = (correlate if operation == "forward" else correlate_data)(first, np.flip(second, axes), geometry)
+    return np.asarray(options.get("alpha", 1.0) * product)
+
+
+def _convolution(operation: str, names: Sequence[str], options: Options, given: Given, specs: Specs) -> Made:
+    """Return the result of a convolution's operation. `names` are of its two operands and its result."""
+    x, w, y = (next(specs[name].shape for name in names if name in (role, f"d{role}")) for role in "xwy")
     padding = tuple(zip(options["pre_padding"], options["post_padding"], strict=True))
-    return Geometry(x[2:], w[2:], y[2:], padding, options["stride"], options["dilation"], x[1] // w[1])
-
-
-def _flipped(options: Options, w: Float64) -> Float64:
-    """Reverse a filter in mode "convolution"; the products cross-correlate."""
-    return np.flip(w, tuple(range(2, w.ndim))) if options.get("mode") == raw.CUDNN_CONVOLUTION else w
+    geometry = Geometry(x[2:], w[2:], y[2:], padding, options["stride"], options["dilation"], x[1] // w[1])
+    return {names[2]: convolved(operation, options, given[names[0]], given[names[1]], geometry)}
 
 
 def convolution_forward(options: Options, given: Given, specs: Specs) -> Made:
     """Return y (N, K, P...), alpha * the convolution of x (N, C, D...) with w (K, C / groups, R...)."""
-    x, w, y = given["x"], given["w"], specs["y"].shape
-    product = correlate(x, _flipped(options, w), _geometry(options, x.shape, w.shape, y))
-    return {"y": options.get("alpha", 1.0) * product}
+    return _convolution("forward", ("x", "w", "y"), options, given, specs)
 
 
 def convolution_backward_data(options: Options, given: Given, specs: Specs) -> Made:
     """Return dx (N, C, D...) = alpha * the sum over y of dy (N, K, P...) * dy/dx, for w (K, C / groups, R...)."""
-    dy, w, x = given["dy"], given["w"], specs["dx"].shape
-    product = correlate_data(dy, _flipped(options, w), _geometry(options, x, w.shape, dy.shape))
-    return {"dx": options.get("alpha", 1.0) * product}
+    return _convolution("backward_data", ("dy", "w", "dx"), options, given, specs)
 
 
 def convolution_backward_filter(options: Options, given: Given, specs: Specs) -> Made:
     """Return dw (K, C / groups, R...) = alpha * the sum over y of dy (N, K, P...) * dy/dw, for x (N, C, D...)."""
-    dy, x, w = given["dy"], given["x"], specs["dw"].shape
-    product = correlate_filter(dy, x, _geometry(options, x.shape, w, dy.shape))
-    return {"dw": options.get("alpha", 1.0) * _flipped(options, product)}
+    return _convolution("backward_filter", ("dy", "x", "dw"), options, given, specs)
 
 
 # Elementwise operations
@@ -445,12 +447,10 @@ def bn_bwd_weights(options: Options, given: Given, specs: Specs) -> Made:
     dx = eq_dy_scale * dy + eq_x_scale * x + eq_bias, where eq_dy_scale = bn_scale * invstd,
     eq_x_scale = -eq_dy_scale * invstd * dbn_scale / m, eq_bias = -eq_dy_scale * dbn_bias / m - eq_x_scale * mean.
     """
-    x, dy, mean, inverse = (given[name] for name in ("x", "dy", "mean", "invstd"))
-    axes = (0, *range(2, x.ndim))
-    count = x.size // max(x.shape[1], 1)
-    dscale = (dy * (x - mean) * inverse).sum(axes, keepdims=True)
-    dbias = dy.sum(axes, keepdims=True)
-    of_dy = given["bn_scale"] * inverse
+    x, scale, mean, inverse = (given[name] for name in ("x", "bn_scale", "mean", "invstd"))
+    made = norm_backward({"mode": raw.CUDNN_BATCH_NORM}, {**given, "scale": scale, "inv_variance": inverse}, {})
+    dscale, dbias, count = made["dscale"], made["dbias"], x.size // max(x.shape[1], 1)
+    of_dy = scale * inverse
     of_x = -of_dy * inverse * dscale / count
     made = {"dbn_scale": dscale, "dbn_bias": dbias, "eq_dy_scale": of_dy, "eq_x_scale": of_x}
     return made | {"eq_bias": -of_dy * dbias / count - of_x * mean}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cudnnpy import raw
 from cudnnpy._checks.call_arguments import check_activation
 from cudnnpy._convolution.options import ConvolutionOptions, FusedOptions
 from cudnnpy._convolution.specification import OPERANDS, ROLES
@@ -26,7 +27,7 @@ from cudnnpy._layers.lowerings.sums import bias_operands
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._arrays import Array, Float64, NotInReference, NumpyOperation, Shape
 from cudnnpy.reference._geometry import Geometry
-from cudnnpy.reference._products import correlate, correlate_data, correlate_filter
+from cudnnpy.reference._kinds import convolved
 from cudnnpy.reference.activation import ACTIVATIONS
 
 
@@ -49,17 +50,14 @@ class _NumpyConvolution(ConvolutionOptions, NumpyOperation):
         arrays, operation, result = request.call.arrays, request.operation, operands[-1].spec
         out, bias, act = arrays["out"], arrays["bias"], ACTIVATIONS[problem.activation or "identity"]
         _arrays.check_operands(operands, request.call.arrays)
-        first, second = (self._float64(arrays[name]) for name in request.names)
+        first, second = (_arrays.logical(arrays[name], self.layout) for name in request.names)
         roles = (ROLES[name] for name in OPERANDS[operation])
         geometry = self._geometry(dict(zip(roles, (first.shape, second.shape, result.shape), strict=True)))
-        if operation == "backward_filter":
-            values = self._flip(correlate_filter(first, second, geometry))
-        else:
-            product = correlate if operation == "forward" else correlate_data
-            values = product(first, self._flip(second), geometry)
-        values *= problem.alpha
+        mode = raw.CUDNN_CONVOLUTION if self.mode == "convolution" else raw.CUDNN_CROSS_CORRELATION
+        options = {"alpha": problem.alpha, "mode": mode}
+        values = convolved(operation, options, first, second, geometry)
         if problem.beta:
-            values += problem.beta * self._float64(out)
+            values += problem.beta * _arrays.logical(out, self.layout)
         if bias is not None:
             values += np.asarray(bias, np.float64).reshape(-1, *[1] * len(geometry.kernel))
         return [_arrays.store(_arrays.in_layout(act(values), self.layout), numpy_dtype(result.dtype), out)]
@@ -67,16 +65,8 @@ class _NumpyConvolution(ConvolutionOptions, NumpyOperation):
     def _backward_bias(self, call: Call, alpha: float, beta: float) -> list[Array]:
         _arrays.check_operands(bias_operands(self, call, alpha, beta), call.arrays)
         dy, out = call.arrays["dy"], call.arrays["out"]
-        values = self._float64(dy).sum(axis=(0, *range(2, dy.ndim)))
+        values = _arrays.logical(dy, self.layout).sum(axis=(0, *range(2, dy.ndim)))
         return [_arrays.store_scaled(values, dy.dtype, out, alpha, beta)]
-
-    def _float64(self, array: Array) -> Float64:
-        """Return an array channels first, in float64, which represents every accepted dtype exactly."""
-        return _arrays.channels_first(np.asarray(array), self.layout).astype(np.float64, copy=False)
-
-    def _flip(self, w: Float64) -> Float64:
-        """Reverse a channels-first filter along its spatial axes in mode "convolution"; the products cross-correlate."""
-        return np.flip(w, tuple(range(2, w.ndim))) if self.mode == "convolution" else w
 
 
 class Convolution(_NumpyConvolution, device.Convolution):  # type: ignore[misc]
@@ -97,10 +87,7 @@ class ConvolutionTranspose(_NumpyConvolution, device_transpose.ConvolutionTransp
     def _prepare(self, call: Call, w_shape: Shape, operation: str, *arguments: Any) -> list[Array]:
         convolution, surplus = self._transposed(w_shape), device_transpose.surplus_of(self, len(w_shape) - 2)
         request = OperationRequest(call, operation, device_transpose.INPUT_NAMES[operation], *arguments)
-        if any(surplus):
-            return self._computed(request, *device_transpose.extended_problem(convolution, surplus, request))
-        problem = problem_of_call(convolution, request)
-        return self._computed(request, problem, device.operands_of(request, problem))
+        return self._computed(request, *device_transpose.extended_problem(convolution, surplus, request))
 
     def _geometry(self, shapes: Mapping[str, Shape]) -> Geometry:
         return _geometry.transpose(self, self.output_padding, shapes["y"], shapes["w"])

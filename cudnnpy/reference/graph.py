@@ -164,8 +164,8 @@ def compare(result: Array, expected: Array, allowed: Float64) -> OutputCheck:
         return OutputCheck(True, 0.0, 0.0, (), 0.0, 0.0, 0)
     with np.errstate(all="ignore"):
         errors = _difference(result, expected)
-        excess = np.where(errors == 0, 0.0, errors / allowed)
-        excess = np.where(np.isnan(excess), 0.0, excess)  # both are infinite
+        excess = errors / allowed
+        excess = np.where(np.isnan(excess), 0.0, excess)  # both are infinite, or 0
     index = np.unravel_index(int(np.argmax(excess)), excess.shape)
     return OutputCheck(
         bool((excess <= 1).all()),

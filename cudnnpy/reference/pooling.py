@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from cudnnpy import raw
 from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.program import Operand
 from cudnnpy._layers import pooling as device
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._arrays import Array, Float64, NumpyOperation
+from cudnnpy.reference._arrays import Array, NumpyOperation
 from cudnnpy.reference._kinds import resample_bwd, resample_fwd
 
 _MODES = {
@@ -25,26 +25,20 @@ class Pooling(NumpyOperation, device.Pooling):
     __doc__ = device.Pooling.__doc__
 
     def _forward(self, call: Call, alpha: float, beta: float) -> list[Array]:
-        operands, x = self._forward_operands(call, alpha, beta), call.arrays["x"]
-        _arrays.check_operands(operands, call.arrays)
-        values = resample_fwd(self._resampling(x), {"x": self._float64(x)}, {"y": operands[-1].spec})["y"]
-        out = call.arrays["out"]
-        return [_arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)]
+        return self._resampled(resample_fwd, "y", call, self._forward_operands(call, alpha, beta), alpha, beta)
 
     def _backward(self, call: Call, alpha: float, beta: float) -> list[Array]:
-        operands, x = self._backward_operands(call, alpha, beta), call.arrays["x"]
+        return self._resampled(resample_bwd, "dx", call, self._backward_operands(call, alpha, beta), alpha, beta)
+
+    def _resampled(
+        self, function: Any, result: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float
+    ) -> list[Array]:
+        """Return the result of a resampling of graphs, which has another name there."""
         _arrays.check_operands(operands, call.arrays)
-        given = {name: self._float64(call.arrays[name]) for name in ("dy", "x")}
-        values = resample_bwd(self._resampling(x), given, {"dx": operands[-1].spec})["dx"]
-        out = call.arrays["out"]
-        return [_arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)]
-
-    def _resampling(self, x: Array) -> dict[str, Any]:
-        """Return the options of the resampling of an array."""
-        window, padding, stride = self._each(x.ndim - 2)
+        given = {operand.name: _arrays.logical(call.arrays[operand.name], self.layout) for operand in operands[:-1]}
+        window, padding, stride = self._each(given["x"].ndim - 2)
         pads = raw.CUDNN_NEG_INF_PAD if self.mode.startswith("max") else raw.CUDNN_ZERO_PAD
-        geometry = {"window": window, "pre_padding": padding, "post_padding": padding, "stride": stride}
-        return {"mode": _MODES[self.mode], "padding_mode": pads, **geometry}
-
-    def _float64(self, array: Array) -> Float64:
-        return _arrays.channels_first(array, self.layout).astype(np.float64)
+        options = {"mode": _MODES[self.mode], "padding_mode": pads, "window": window, "stride": stride}
+        options |= {"pre_padding": padding, "post_padding": padding}
+        values = _arrays.in_layout(function(options, given, {result: operands[-1].spec})[result], self.layout)
+        return [_arrays.store_scaled(values, call.arrays["x"].dtype, call.arrays["out"], alpha, beta)]
