@@ -407,8 +407,8 @@ class Attention(PreferenceOptions, ArrayOperation):
             keeps, else 0, (batch, heads, queries, keys), of q's dtype or float32.
         offsets_q, offsets_kv : array, optional
             For packed sequences: the element of q and out, and of k and v, with which each sequence begins, and the end,
-            (batch + 1,), in int32 or int64: PyTorch's cu_seqlens times heads times head size. Lengths, with causal=True those of
-            queries at least, `max_length_q` and `max_length_kv` must be given, and v has q's head size.
+            (batch + 1,), in int32 or int64: PyTorch's cu_seqlens times heads times head size. `max_length_q`, `max_length_kv`
+            and the lengths must be given, with causal=True at least those of queries, and v has q's head size.
         max_length_q, max_length_kv : int, optional
             The lengths of the longest packed sequences, or more: the queries and keys in other shapes.
 
