@@ -1133,9 +1133,8 @@ class _Composition:
         """
         part: dict[str, Any] = {"start": (0, 0, 0, 0), "limit": (self.sizes.batch, 1, 1, 1), "stride": (1, 1, 1, 1)}
         tensors, sizes = self.tensors, self.sizes
-        is_own = (
-            self.options.causal is True and sizes.queries <= sizes.keys
-        )  # no query has keys beyond its sequence's length
+        # no query has keys beyond its own place
+        is_own = self.options.causal is True and sizes.queries <= sizes.keys
         has_both = "dout" in tensors and tensors.keys() >= {*READ_LENGTHS[: 1 if is_own else 2]}
         skips = has_both and max(sizes.queries, sizes.keys) > KEYS_AT_ONCE and raw.version() >= _MEASURED
         names = READ_LENGTHS if skips or sizes.pages or sizes.tokens else ()
