@@ -369,16 +369,20 @@ def norm_forward(options: Options, given: Given, specs: Specs) -> Made:
     _without_peers(given)
     x, scale, mode, bias = given["x"], given["scale"], options["mode"], given.get("bias")
     axes = _normalized_axes(mode, x.shape, scale.shape)
-    old = [given.get(f"input_running_{name}") for name in ("mean", "var")]
-    mean = np.zeros_like(mean_of(x, axes)) if mode == raw.CUDNN_RMS_NORM else mean_of(x, axes)
-    variance = mean_of(np.square(x - mean), axes)
+    old: list[Any] = [given.get(f"input_running_{name}") for name in ("mean", "var")]
+    updates_running = old[0] is not None and "exp_avg_factor" in given
+    is_inference = mode == raw.CUDNN_BATCH_NORM and options["phase"] == raw.CUDNN_NORM_FWD_INFERENCE
+    takes_running = old[0] is not None and is_inference
     made: Made = {}
-    if old[0] is not None:
-        if "exp_avg_factor" in given:
-            new = mean, _unbiased(variance, x.size // max(mean.size, 1))
-            made = _running("output_running", old, new, given["exp_avg_factor"])
-        if mode == raw.CUDNN_BATCH_NORM and options["phase"] == raw.CUDNN_NORM_FWD_INFERENCE:
-            mean, variance = old
+    mean, variance = old
+    if updates_running or not (takes_running or "inv_variance" in given):
+        mean = np.zeros_like(mean_of(x, axes)) if mode == raw.CUDNN_RMS_NORM else mean_of(x, axes)
+        variance = mean_of(np.square(x - mean), axes)
+    if updates_running:
+        new = mean, _unbiased(variance, x.size // max(mean.size, 1))
+        made = _running("output_running", old, new, given["exp_avg_factor"])
+    if takes_running:
+        mean, variance = old
     if "inv_variance" in given:
         mean, inverse = given.get("mean", 0.0), given["inv_variance"]
     else:

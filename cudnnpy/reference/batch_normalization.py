@@ -73,8 +73,9 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         """Return the gradients with respect to x, scale and bias in float64, in the layouts of x and the parameters."""
         if not x.size:
             return np.zeros(x.shape), np.zeros(shape), np.zeros(shape)
-        given = self._given(arrays, x, shape)
-        given |= {**norm_forward(_TRAINING, given, {}), "dy": _arrays.logical(dy, self.layout)}
+        given = {**self._given(arrays, x, shape), "dy": _arrays.logical(dy, self.layout)}
+        if SAVED[0] not in arrays:
+            given |= norm_forward(_TRAINING, given, {})
         made = norm_backward(_TRAINING, given, {})
         dx, dscale, dbias = (made[name] for name in ("dx", "dscale", "dbias"))
         return _arrays.in_layout(dx, self.layout), self._parameter(dscale, shape), self._parameter(dbias, shape)
