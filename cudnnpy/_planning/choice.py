@@ -221,8 +221,8 @@ class SerializedPlan(NamedTuple):
     @property
     def text(self) -> str:
         """The text of the plan, with its digest."""
-        fields = {"version": VERSION, **plain(self)}
-        return f'{_canonical(fields)[:-1]},"sha256":"{digest(fields)}"}}'
+        body = _canonical({"version": VERSION, **plain(self)})
+        return f'{body[:-1]},"sha256":"{_sha256(body)}"}}'
 
 
 _PLAN = reader(SerializedPlan)
@@ -237,11 +237,15 @@ def invalid_text(reason: str) -> ValueError:
 
 def digest(fields: Mapping[str, Any]) -> str:
     """Return the SHA-256 of the fields without the digest, independent of whitespace and order."""
-    return hashlib.sha256(_canonical(fields).encode()).hexdigest()
+    return _sha256(_canonical(fields))
 
 
 def _canonical(fields: Mapping[str, Any]) -> str:
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def deserialize(text: str) -> SerializedPlan:

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
 
 from cudnnpy._planning import problem_notation, selection
 from cudnnpy._planning.candidates import Candidate
@@ -47,21 +46,28 @@ class PlannerProcess(Worker):
         Every candidate is planned, which takes milliseconds, but for engines that are compiled at run time: they are compiled
         only until one can be used. Nothing is measured: the choice has neither a time nor an error.
         """
-        forced = {} if options.algorithm is None else {"choice": Choice("", "", options.algorithm).plain()}
-        target, considered = Target(profile=self.profile.text), self.survey(problem, options, compiles=0, **forced)
+        forced = None if options.algorithm is None else Choice("", "", options.algorithm)
+        target, considered = Target(profile=self.profile.text), self.survey(problem, options, 0, forced)
         found = next((candidate for candidate in considered if not candidate.rejection_reason), None)
         if found is None:
             limit = selection.limit_of(options, self.profile.memory)
             raise selection.no_algorithm(Request(problem, options, target, limit), considered)
         return entry_of(problem, options, target, found.choice, considered, complete=True)
 
-    def survey(self, problem: Problem, options: PlanningOptions, **how: Any) -> list[Candidate]:
-        """Return every candidate for a problem. Raises PlanningError if cuDNN fails.
+    def survey(
+        self,
+        problem: Problem,
+        options: PlanningOptions,
+        compiles: int = selection.SURVEY_COMPILES,
+        forced: Choice | None = None,
+    ) -> list[Candidate]:
+        """Return every candidate for a problem. Raises PlanningError if cuDNN fails. One that ends the process is rejected.
 
-        `how` are `compiles`, as for selection.survey, and `choice`, a forced one. One that ends the process is rejected.
+        `compiles` is the limit of selection.survey, and `forced` the only choice that is considered.
         """
-        text, compiles = problem_notation.text_of(problem, options), selection.SURVEY_COMPILES
-        request = {"do": "survey", "text": text, "compiles": compiles, **how}
+        request = {"do": "survey", "text": problem_notation.text_of(problem, options), "compiles": compiles}
+        if forced is not None:
+            request["choice"] = forced.plain()
         answer, _ = self.ask_on(lambda: request, {}, parse=lambda choices: [*map(Choice.of, choices)])
         if isinstance(answer, Ended):
             raise PlanningError(f"the process that plans ended: {answer.how}")
