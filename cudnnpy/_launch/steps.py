@@ -252,7 +252,7 @@ def zero_fill(size: int) -> Executable:
 
 
 class Memset:
-    """A fill of dense memory by the driver: cuMemsetD16Async, cuMemsetD32Async."""
+    """A fill of dense memory by the driver: cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async."""
 
     workspace_size = 0
     name = "memset"
@@ -264,7 +264,7 @@ class Memset:
     def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
         """Return the launch that fills the memory at an address, on the stream of the handle."""
         driver = cuda_python("bindings.driver")
-        memset = driver.cuMemsetD16Async if self._width == 2 else driver.cuMemsetD32Async
+        memset = getattr(driver, f"cuMemsetD{8 * self._width}Async")
         address, pattern, count = addresses[0], self._pattern, self._count
 
         def launch() -> int:

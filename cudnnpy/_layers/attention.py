@@ -24,6 +24,8 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
   for each sequence, in the memory of the lengths. Missing lengths_q are written to scratch memory.
 - Packed sequences are ragged tensors, but for the statistics and a buffer of dq. Engines take them beside the valid sizes of
   all products.
+- Graphs of float8 have all factors as numbers in memory, and the greatest magnitudes of the weights and of out as results.
+  Lengths mask by one conjunction of both, beside the valid sizes; another mask of lengths gives NaN, and a bias other numbers.
 - Sums with an operand that is broadcast along the keys are wrong for one query, and in dq. A bias therefore has all keys; one
   that is broadcast along them changes no result but the statistics.
 
@@ -69,9 +71,11 @@ if TYPE_CHECKING:
     from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 
 DTYPES: tuple[ElementName, ...] = ("float16", "bfloat16")
+FLOAT8: tuple[ElementName, ...] = ("float8_e4m3fn", "float8_e5m2")  # of forward
 LAYOUTS: tuple[AttentionLayout, ...] = get_args(AttentionLayout)
 OPERATIONS: tuple[AttentionOperation, ...] = get_args(AttentionOperation)
 HEAD_SIZES = range(8, 257, 8)
+FLOAT8_HEAD_SIZES = range(16, 129, 16)
 _MASKS = 91000  # the first release whose engines take a score of -infinity for a mask
 _DROPOUT = 91400  # the heuristics of releases from 9.11 on fail for a dropout (pytorch #163903)
 _RAGGED = 91800  # gradients of earlier releases need a workspace of zeros for them (TransformerEngine #2186)
@@ -87,6 +91,8 @@ _OPTIONAL = (*_MASKING, "seed", "offset", *PACKING)
 _PAGED = (*_OPTIONAL, "page_table")
 READ_LENGTHS = ("lengths_q", "lengths_kv")
 READ_VALUES = (*READ_LENGTHS, "page_table", *PACKING)  # whose values the GPU alone reads
+SCALES = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")  # of float8
+AMAX = ("amax_s", "amax_o")  # results of float8
 _INPUTS = {"forward": ("q", "k", "v"), "backward": ("dout", "q", "k", "v", "out", "statistics")}
 _RESULTS = {"forward": ("out", "statistics"), "backward": ("dq", "dk", "dv", "dbias")}
 _NAMES = {  # of the arguments of an operation, with the last of its results or without
@@ -94,9 +100,14 @@ _NAMES = {  # of the arguments of an operation, with the last of its results or 
     for (operation, results), optional in zip(_RESULTS.items(), (_PAGED, _OPTIONAL), strict=True)
     for has_last in (False, True)
 }
+_FLOAT8_NAMES = {
+    has_last: (*_INPUTS["forward"], *_PAGED, "mask", *SCALES, *_RESULTS["forward"][: 1 + has_last], *AMAX)
+    for has_last in (False, True)
+}
 # whose stride order new arrays have
 _LIKE = {"out": "q", "dout": "q", "dq": "q", "dk": "k", "dv": "v", "dbias": "bias"}
 _INT32: dict[str, Any] = {"dtype": "int32", "compute_dtype": "int32"}
+_BOOL: dict[str, Any] = {"dtype": "bool", "compute_dtype": "bool"}
 
 
 Longest: TypeAlias = tuple[int | None, ...]  # the longest packed sequences of queries and keys
@@ -129,7 +140,7 @@ class Sizes(NamedTuple):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes (batch, heads, sequence, head size) of the tensors by name, without the bias.
 
-        Those of packed sequences are (tokens, heads, head size), but for the statistics.
+        Those of packed sequences are (tokens, heads, head size), but for the statistics. Greatest magnitudes are (1,).
         """
         batch, heads, kv_heads, queries, keys, head_size, value_size, pages, tokens = self
         blocks, rows = pages or (batch, keys)
@@ -140,7 +151,8 @@ class Sizes(NamedTuple):
             q, k = (tokens[0], heads, head_size), (tokens[1], kv_heads, head_size)
         out, v = ((*shape[:-1], value_size) for shape in (q, k))
         gradients = {"dout": out, "dq": q, "dk": k, "dv": v}
-        return {"q": q, "k": k, "v": v, "out": out, "statistics": statistics, **gradients}
+        magnitudes = dict.fromkeys(AMAX, (1,))
+        return {"q": q, "k": k, "v": v, "out": out, "statistics": statistics, **gradients, **magnitudes}
 
 
 def side(name: str) -> str:
@@ -309,8 +321,9 @@ class Attention(PreferenceOptions, ArrayOperation):
 
     Notes
     -----
-    q, k and v are float16 or bfloat16 with head sizes of 8 to 256, in steps of 8; v may have its own. q has a multiple of the
-    heads of k and v: heads in a row share one of theirs. Arrays, streams and errors are as for `Convolution`.
+    q, k and v are float16 or bfloat16 with head sizes of 8 to 256, in steps of 8; v may have its own. `forward` also takes
+    float8_e4m3fn and float8_e5m2, with head sizes of 16 to 128, in steps of 16. q has a multiple of the heads of k and v: heads
+    in a row share one of theirs. Arrays, streams and errors are as for `Convolution`.
 
     Scores below -2**30 with a bias are masked, such as with -infinity. A query without any key has the result 0, no gradients,
     and the statistics -infinity. Elements of arrays beyond the lengths must be finite.
@@ -374,6 +387,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         offsets_kv: Array | None = None,
         max_length_q: int | None = None,
         max_length_kv: int | None = None,
+        scales: Sequence[Array] | None = None,
     ) -> Any:
         """Compute softmax(scale * q @ transpose(k) + bias) @ v (cudnnBackendExecute).
 
@@ -411,19 +425,28 @@ class Attention(PreferenceOptions, ArrayOperation):
             and the lengths must be given, with causal=True at least those of queries, and v has q's head size.
         max_length_q, max_length_kv : int, optional
             The lengths of the longest packed sequences, or more: the queries and keys in other shapes.
+        scales : sequence of arrays, optional
+            For float8, whose factors are numbers in device memory, each (1,) in float32: cuDNN's descale_q, descale_k,
+            descale_v, descale_s, scale_s and scale_o. q, k and v are multiplied by the first three. The weights of the softmax
+            are multiplied by scale_s before they are rounded to float8, and by descale_s afterwards; out by scale_o.
 
         Returns
         -------
         array or tuple of arrays
             `out`, or a new array of q's library, dtype and order of strides. With `statistics` also the logarithm of the sum of
-            the exponentials of each query's scores, (batch, heads, queries, 1) in float32, which `backward` needs.
+            the exponentials of each query's scores, (batch, heads, queries, 1) in float32, which `backward` needs. Of float8,
+            then also amax_s and amax_o, (1,) in float32: the greatest weight, and the greatest magnitude of out before scale_o.
         """
         is_wanted, array = _wanted("statistics", statistics)
         names = _NAMES["forward", is_wanted]
         if self.causal is True and lengths_kv is lengths_q and page_table is None:
             lengths_kv = None  # queries that are there have only keys that are there
-        inputs = (q, k, v, bias, lengths_q, lengths_kv, seed, offset, offsets_q, offsets_kv, page_table, mask)
+        inputs: Any = (q, k, v, bias, lengths_q, lengths_kv, seed, offset, offsets_q, offsets_kv, page_table, mask)
         outs, numbers = (out, array)[: 1 + is_wanted], (is_wanted, max_length_q, max_length_kv)
+        if scales is not None:
+            if (count := len(scales) if isinstance(scales, tuple | list) else type(scales).__name__) != len(SCALES):
+                raise TypeError(f"scales must be a sequence of {len(SCALES)} arrays, {', '.join(SCALES)}; got {count}")
+            names, inputs, outs = _FLOAT8_NAMES[is_wanted], (*inputs, *scales), (*outs, None, None)
         return self._run("Attention.forward", self, type(self)._forward, names, inputs, outs, stream, *numbers)
 
     def backward(
@@ -530,7 +553,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         -------
         Plan
             The plan. Its operands are q, k, v, the optional ones that are given, out and statistics; or dout, q, k, v, out,
-            statistics, the optional ones, dq, dk, dv and dbias. With `page_table`, and from cuDNN 9.19 on with `lengths_kv` of
+            statistics, the optional ones, dq, dk, dv and dbias. Of float8 the optional ones end with the six `scales` of
+            `forward`, and the results with amax_s and amax_o. With `page_table`, and from cuDNN 9.19 on with `lengths_kv` of
             one query, lengths_q is always one of them; if it is not passed here, it must be the number of queries.
 
         Raises
@@ -594,21 +618,25 @@ class Attention(PreferenceOptions, ArrayOperation):
         given = dict(zip((*_INPUTS["forward"], *_PAGED, "out", "dout"), tensors, strict=True))
         if operation == "forward" and (dbias or given["dout"] is not None):
             raise ValueError("dout and dbias must be those of backward; got one for forward")
-        specs, ordinal = specs_and_device(given, device)
-        call = Call(Specs(specs), {}, ordinal or 0, 0, {})
+        found, ordinal = specs_and_device(given, device)
+        specs = Specs(found)
+        call = Call(specs, {}, ordinal or 0, 0, {})
         if operation == "backward" and "page_table" in specs:
             raise ValueError("page_table must be None for backward, which no engine computes of pages; got one")
+        if specs["q"].dtype in FLOAT8:
+            specs |= dict.fromkeys(SCALES, TensorSpec((1,), "float32"))
         sizes, inputs = self._inputs(call, longest)
         has_node = operation == "forward" and self._has_node(sizes, specs) and "lengths_q" not in specs
-        if has_node or "page_table" in specs:
-            specs.setdefault("lengths_q", TensorSpec((sizes.batch,), "int32"))
         if operation == "backward":
             for name in ("dout", "out", "statistics"):
                 if name not in specs:
                     new = self._new(name, sizes.shapes[name], inputs)
                     specs[name] = new if name == "statistics" else self._in_layout(new)
         has_last = True if operation == "forward" else dbias
-        sizes, operands = self._operands(call._replace(specs=Specs(specs)), operation, has_last, longest)
+        sizes, operands = self._operands(call, operation, has_last, longest)
+        if self._lacks_lengths_q(sizes, specs, has_node):
+            at = [operand.name for operand in operands].index("lengths_kv")
+            operands.insert(at, _lengths_of_queries(sizes))
         if sizes.are_empty:
             raise ValueError(f"a planned problem must have elements; got scores of shape {sizes.scores}")
         wanted = _for_engines(operands)
@@ -658,9 +686,8 @@ class Attention(PreferenceOptions, ArrayOperation):
             if there := self._lengths_there(call, sizes, in_graph):
                 used = {**{one: at for one, at in used.items() if one.name not in READ_LENGTHS}, **there}
             has_node = bool(there)
-        if (has_node or sizes.pages) and "lengths_q" not in {one.name for one in used}:
-            made = Operand("lengths_q", TensorSpec((sizes.batch,), "int32", (1,)))
-            used[made] = Constant(constant(sizes.queries, sizes.batch, call.device, call.stream))
+        if self._lacks_lengths_q(sizes, {one.name for one in used}, has_node):
+            used[_lengths_of_queries(sizes)] = Constant(constant(sizes.queries, sizes.batch, call.device, call.stream))
         scratch = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if is_converted(o.spec, spec)]
         scratch += [one.size for one in used.values() if isinstance(one, ScratchBuffer)]
         try:
@@ -687,7 +714,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         if not {"lengths_kv", "page_table"}.isdisjoint(shapes) and (raw.version() < _MEASURED or "bias" in shapes):
             return False  # no node for one query
         is_equal = "lengths_q" not in shapes and shapes.get("bias", (0, 1, 1))[1:3] == (1, 1)
-        if sizes.queries == 1 or sizes.keys <= LONG_KEYS or has_other_mask or not is_equal:
+        if sizes.queries == 1 or sizes.keys <= LONG_KEYS or has_other_mask or not is_equal or "scale_s" in shapes:
             return False
         heads, kv_heads = sizes.batch * sizes.heads, sizes.batch * sizes.kv_heads
         passes = max(1.0, heads * sizes.queries / kv_heads * sizes.head_size / (64 * 128))
@@ -728,7 +755,13 @@ class Attention(PreferenceOptions, ArrayOperation):
     def _has_node(self, sizes: Sizes, names: Collection[str]) -> bool:
         """Return whether a node computes forward, besides the graph of products: one query, with lengths as the only masks."""
         has_other_mask = self._band(sizes)[:2] != (None, None) or self.dropout or sizes.tokens or "bias" in names
-        return sizes.queries == 1 and "lengths_kv" in names and not has_other_mask and raw.version() >= _MEASURED
+        is_alone = "lengths_kv" in names and "scale_s" not in names and not has_other_mask
+        return sizes.queries == 1 and is_alone and raw.version() >= _MEASURED
+
+    def _lacks_lengths_q(self, sizes: Sizes, names: Collection[str], has_node: bool) -> bool:
+        """Return whether engines need lengths of queries that are not among the names: all queries."""
+        is_masked_float8 = "scale_s" in names and "lengths_kv" in names
+        return "lengths_q" not in names and bool(has_node or sizes.pages or is_masked_float8)
 
     def _graphs(self, sizes: Sizes, operands: Sequence[Operand], has_node: bool) -> list[Graph]:
         """Return the graphs that compute a problem, the fastest first. The node takes every query for there."""
@@ -768,6 +801,7 @@ class Attention(PreferenceOptions, ArrayOperation):
             ("masks and a bias", is_masked, _MASKS),
             ("dropouts", self.dropout, _DROPOUT),
             ("packed sequences", sizes.tokens, _RAGGED),
+            ("float8 tensors", tensors["q"].dtype in FLOAT8, _MEASURED),
         )
         for what, needed, since in parts:
             if needed and raw.version() < since:
@@ -780,9 +814,11 @@ class Attention(PreferenceOptions, ArrayOperation):
             raise ValueError(
                 "bias must be None in backward of one key, for which cuDNN computes a wrong dq; got a bias"
             )
+        if operation == "backward" and q.dtype in FLOAT8:
+            raise TypeError(f"q must be {' or '.join(DTYPES)} in backward; got {q.dtype}")
         if has_last and operation == "backward":
             check_dbias(sizes, tensors["bias"].shape if "bias" in tensors else None)
-        results = _RESULTS[operation][: None if has_last else -1]
+        results = _RESULTS[operation][: None if has_last else -1] + (AMAX if q.dtype in FLOAT8 else ())
         for name in dict.fromkeys((*_INPUTS[operation], *results)):
             if name in tensors:
                 continue
@@ -799,7 +835,7 @@ class Attention(PreferenceOptions, ArrayOperation):
                 )
             else:
                 tensors[name] = self._new(name, sizes.shapes[name], tensors)
-        present = [name for name in _PAGED if name in tensors]
+        present = [name for name in (*_PAGED, *SCALES) if name in tensors]
         operands = [Operand(name, tensors[name]) for name in (*_INPUTS[operation], *present)]
         operands += [Operand(name, tensors[name], True) for name in results]
         check_no_overlaps(call, operands)
@@ -812,7 +848,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         shapes |= {name: call.specs[name].shape for name in ("bias", "page_table", "offsets_q") if name in call.specs}
         check_packing(call.specs, longest, self.causal)
         sizes = sizes_of(self.layout, shapes, longest)
-        q = check_input(call, "q", range(3, 5), DTYPES, empty=True)
+        q = check_input(call, "q", range(3, 5), (*DTYPES, *FLOAT8), empty=True)
+        self._check_float8(q.dtype, sizes, call.specs)
         check_lengths_of_pages(call.specs)
         if "mask" in call.specs:
             raise ValueError("mask must be None on a GPU, where seed and offset give it; got an array")
@@ -823,12 +860,32 @@ class Attention(PreferenceOptions, ArrayOperation):
         numbers: dict[str, tuple[Any, ...]] = {
             **dict.fromkeys(READ_LENGTHS, ((sizes.batch,), "int32")),
             **dict.fromkeys(("seed", "offset"), ((1,), "int64")),
+            **dict.fromkeys(SCALES, ((1,), "float32")),
             **dict.fromkeys(PACKING, ((sizes.batch + 1,), "int32", "int64")),
             "page_table": (shapes.get("page_table"), "int32"),
         }
         given = {name: wanted for name, wanted in numbers.items() if name in call.specs}
         tensors |= {name: packed_like(call, name, shape, *dtypes) for name, (shape, *dtypes) in given.items()}
         return sizes, tensors
+
+    def _check_float8(self, dtype: str, sizes: Sizes, given: Collection[str]) -> None:
+        """Raise TypeError or ValueError for float8 without its scales or with what engines compute wrong, and the reverse."""
+        if dtype not in FLOAT8:
+            if "scale_s" in given:
+                raise ValueError(f"scales must be None for {dtype}; got arrays")
+            return
+        if missing := [name for name in SCALES if name not in given]:
+            raise TypeError(f"scales must have {', '.join(SCALES)} for {dtype}; got None for {missing[0]}")
+        if self.causal == "bottom_right" or self.window or self.dropout:
+            got = f"causal={self.causal!r}, window={self.window}, dropout={self.dropout}"
+            raise ValueError(f"{dtype} must have no mask but lengths_kv and causal=True, and no dropout; got {got}")
+        if others := [name for name in ("bias", "lengths_q", "page_table", "offsets_q") if name in given]:
+            raise ValueError(f"{others[0]} must be None for {dtype}; got an array")
+        for name, size in (("q", sizes.head_size), ("v", sizes.value_size)):
+            if size not in FLOAT8_HEAD_SIZES:
+                raise ValueError(
+                    f"{name} must have a head size of 16 to 128, a multiple of 16, for {dtype}; got {size}"
+                )
 
     def _checked(self, call: Call, name: str, shape: tuple[int, ...], dtype: str) -> TensorSpec:
         """Return an array of a call, whose shape with the axes BHSD and dtype must be these. A dbias has no layout."""
@@ -839,8 +896,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         return spec if layout == "BHSD" else self._in_layout(spec)
 
     def _new(self, name: str, shape: tuple[int, ...], tensors: Mapping[str, TensorSpec]) -> TensorSpec:
-        """Return a new array: packed statistics, or a result in the order of strides of an input."""
-        if name == "statistics":
+        """Return a new array: packed statistics or magnitudes, or a result in the order of strides of an input."""
+        if name in ("statistics", *AMAX):
             return TensorSpec(shape, "float32", packed_strides(shape))
         like = tensors[_LIKE[name]]
         assert like.strides is not None
@@ -919,7 +976,7 @@ def _for_engines(operands: Sequence[Operand]) -> list[TensorSpec]:
     for name, spec, *_ in operands:
         if name == "dbias":
             spec = spec._replace(dtype=dtype)
-        if not spec.dtype.startswith("int"):
+        if not spec.dtype.startswith("int") and len(spec.shape) > 1:
             spec = _in_rows_of_16_bytes(spec)
         wanted.append(spec)
     return wanted
@@ -937,6 +994,11 @@ def _in_rows_of_16_bytes(spec: TensorSpec) -> TensorSpec:
     per_row = VECTOR // dtype_of(spec.dtype).itemsize
     columns = columns if columns == 1 else -(-columns // per_row) * per_row
     return to_packed(spec)._replace(strides=packed_strides((*rest, columns)))
+
+
+def _lengths_of_queries(sizes: Sizes) -> Operand:
+    """Return the operand of the lengths of queries that a caller leaves out."""
+    return Operand("lengths_q", TensorSpec((sizes.batch,), "int32", (1,)))
 
 
 def _are_heads(spec: TensorSpec) -> bool:
@@ -978,6 +1040,7 @@ class _Composition:
         for name, node in self.tensors.items():
             node.ragged = ragged[name]
         self.dtype = self.tensors["q"].spec.dtype
+        self.is_float8 = self.dtype in FLOAT8
         self.each = {} if is_node else self.valid()
         made = self.node() if is_node else self.gradients() if "dout" in self.tensors else self.attention()
         for name, spec, is_result, *_ in operands:
@@ -990,7 +1053,7 @@ class _Composition:
 
         Numbers get four axes. Each packed sequence gets the greatest length.
         """
-        if name in ("seed", "offset", *PACKING):
+        if name in ("seed", "offset", *PACKING, *SCALES, *AMAX):
             return spec._replace(shape=(*spec.shape, 1, 1, 1), strides=(1, 1, 1, 1))
         if len(spec.shape) == 3:
             _, h, d = spec.shape
@@ -1026,11 +1089,24 @@ class _Composition:
         total = g.reduction("add", powers, (3,))
         statistics = g.pointwise("add", largest, g.pointwise("log", total))
         dropout = self.options.dropout
-        weights = g.pointwise("div", powers, total, dtype=None if dropout else self.dtype)
+        weights = whole = g.pointwise("div", powers, total, dtype=None if dropout or self.is_float8 else self.dtype)
         if dropout:
             weights = g.pointwise("mul", self.kept(weights), self.number(1 / (1 - dropout)), dtype=self.dtype)
+        if self.is_float8:
+            weights = g.pointwise("mul", weights, self.tensors["scale_s"], dtype=self.dtype)
         queries, keys = self.each.get("lengths_q"), self.each.get("lengths_kv")
-        return {"out": g.matmul(weights, self.loaded("v"), m=queries, k=keys), "statistics": statistics}
+        made = {"out": g.matmul(weights, self.loaded("v"), m=queries, k=keys), "statistics": statistics}
+        if self.is_float8:
+            out = self.scaled(made["out"], "descale_s", "descale_v")
+            made |= {name: g.reduction("amax", x, range(4)) for name, x in zip(AMAX, (whole, out), strict=True)}
+            made["out"] = self.scaled(out, "scale_o")
+        return made
+
+    def scaled(self, x: Node, *names: str) -> Node:
+        """Add the products with the factors of float8 that are given."""
+        for name in names:
+            x = self.graph.pointwise("mul", x, self.tensors[name]) if name in self.tensors else x
+        return x
 
     def gradients(self) -> dict[str, Node]:
         """Add the operations of backward; return the results by name."""
@@ -1074,7 +1150,8 @@ class _Composition:
         left, right, diagonal = self.options._band(self.sizes)
         lengths_q, lengths_kv = (tensors.get(name) for name in ("lengths_q", "lengths_kv"))
         is_bottom_right = self.options.causal == "bottom_right"
-        if lengths_kv is not None and self.sizes.queries == 1 and left is right is None and "dout" not in tensors:
+        is_alone = lengths_kv is not None and left is right is None and not self.is_float8
+        if is_alone and self.sizes.queries == 1 and "dout" not in tensors:
             is_bottom_right, right = True, 0  # the same keys
 
         def query(x: Node) -> Node:
@@ -1088,7 +1165,7 @@ class _Composition:
 
         valid_q, valid_kv = (self.each.get(name) for name in ("lengths_q", "lengths_kv"))
         products = g.matmul(tensors["q"], self.loaded("k", is_transposed=True), m=valid_q, n=valid_kv)
-        x = g.pointwise("mul", products, self.number(self.scale))
+        x = self.scaled(g.pointwise("mul", products, self.number(self.scale)), "descale_q", "descale_k")
         if "bias" in tensors:
             x = g.pointwise("add", x, tensors["bias"])
             large = math.ldexp(1, 128) / -LEAST  # a product of it and numbers below LEAST is -infinity in float32
@@ -1096,9 +1173,15 @@ class _Composition:
         is_measured = raw.version() >= _MEASURED
         has_diagonal = is_measured and is_bottom_right and right == 0  # which has no keys beyond the lengths
         sizes_mask_queries = is_measured and "dout" in tensors and self.each and not has_diagonal and not self.has_dbias
-        if lengths_q is not None and not sizes_mask_queries:
+        if self.is_float8 and lengths_q is not None and lengths_kv is not None:
+            has_query, has_key = (
+                g.pointwise("cmp_lt", g.pointwise("gen_index", x, axis=axis, **_INT32), lengths, **_BOOL)
+                for axis, lengths in ((2, lengths_q), (3, lengths_kv))
+            )
+            x = selected(x, g.pointwise("logical_and", has_query, has_key, **_BOOL))
+        elif lengths_q is not None and not sizes_mask_queries:
             x = selected(x, g.pointwise("cmp_lt", query(x), lengths_q))
-        if lengths_kv is not None and not (has_diagonal and self.sizes.queries > 1):
+        if lengths_kv is not None and not self.is_float8 and not (has_diagonal and self.sizes.queries > 1):
             x = selected(x, g.pointwise("cmp_lt", key(x), lengths_kv))
         if is_bottom_right and not lengths_q is lengths_kv is None:
             keys = g.number(self.sizes.keys, dtype="int32") if lengths_kv is None else lengths_kv
@@ -1137,7 +1220,8 @@ class _Composition:
         is_own = self.options.causal is True and sizes.queries <= sizes.keys
         has_both = "dout" in tensors and tensors.keys() >= {*READ_LENGTHS[: 1 if is_own else 2]}
         skips = has_both and max(sizes.queries, sizes.keys) > KEYS_AT_ONCE and raw.version() >= _MEASURED
-        names = READ_LENGTHS if skips or sizes.pages or sizes.tokens else ()
+        is_masked_float8 = self.is_float8 and "lengths_q" in tensors
+        names = READ_LENGTHS if skips or sizes.pages or sizes.tokens or is_masked_float8 else ()
         return {name: self.graph.add("slice", x=tensors.get(name, tensors["lengths_q"]), **part)["y"] for name in names}
 
     def loaded(self, name: str, is_transposed: bool = False) -> Node:

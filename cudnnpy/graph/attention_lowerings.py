@@ -66,7 +66,8 @@ def _unwritten(
     cleared anyway, None for forward. A graph does not tell how much memory a ragged tensor has.
     """
     ((_, out),), specs = product.results, graph.specs
-    if "m_override" not in product.tensors or any(one.ragged for one in graph.tensors):
+    is_ragged = any(one.ragged for one in graph.tensors)
+    if "m_override" not in product.tensors or out not in graph.outputs or is_ragged:
         return ()
     if sums is not None:
         return tuple((uid, 0.0) for uid in graph.outputs if uid not in sums)

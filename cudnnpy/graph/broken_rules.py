@@ -15,6 +15,7 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import are_channels_last, strides_of
 from cudnnpy.graph.attention_lowerings import PRODUCTS_OF_GRADIENT, with_views
 from cudnnpy.graph.graph_facts import (
+    EIGHTS,
     HALVES,
     VECTOR,
     broadcasts_otherwise,
@@ -25,6 +26,7 @@ from cudnnpy.graph.graph_facts import (
     sizes,
     with_sums,
 )
+from cudnnpy.graph.kinds import pointwise_name
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, each_uid
 
 _NOT_ALONE = {"concat", "reshape", "rng", "slice", "transpose"}
@@ -36,6 +38,7 @@ _REDUCTIONS = {
 }
 _SOFTMAX_REDUCTIONS = {raw.CUDNN_REDUCE_TENSOR_ADD, raw.CUDNN_REDUCE_TENSOR_MAX}
 _LOGICAL = {raw.CUDNN_POINTWISE_LOGICAL_AND, raw.CUDNN_POINTWISE_LOGICAL_OR, raw.CUDNN_POINTWISE_LOGICAL_NOT}
+_MAX_FLOAT8_HEAD_SIZE = 128
 _INTERPOLATIONS = {raw.CUDNN_RESAMPLE_BILINEAR, raw.CUDNN_RESAMPLE_NEAREST}
 
 
@@ -315,7 +318,7 @@ def _of_rows(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-r
     loaded = {uid for one, _ in of_kind(viewed, "paged_cache_load") for _, uid in one.operands}
     for uid in in_memory:
         spec = viewed.specs[uid]
-        is_loaded = spec.dtype in HALVES or (spec.dtype == "float32" and uid not in outputs)
+        is_loaded = spec.dtype in (*HALVES, *EIGHTS) or (spec.dtype == "float32" and uid not in outputs)
         if len(spec.shape) != 4 or not is_loaded:
             continue
         inner = 2 if uid in transposed else 3
@@ -363,6 +366,7 @@ def _of_selections(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # atten
     """Masks are selections from the scores, each by one comparison."""
     if not _is_attention(graph):
         return
+    is_float8 = _is_attention_of_float8(graph)
     reduced = {tensors["y"] for _, tensors in of_kind(graph, "reduction")}
     weights: set[int] = set()
     for one in graph.operations:
@@ -373,12 +377,46 @@ def _of_selections(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # atten
         if one.kind != "pointwise":
             continue
         is_of_weights = not weights.isdisjoint(uid for _, uids in one.operands for uid in each_uid(uids))
-        if mode in (raw.CUDNN_POINTWISE_LOGICAL_AND, raw.CUDNN_POINTWISE_LOGICAL_OR):
+        if mode in (raw.CUDNN_POINTWISE_LOGICAL_AND, raw.CUDNN_POINTWISE_LOGICAL_OR) and not is_float8:
             yield result, "no conjunction within attention, but a selection for each of the flags"
         if mode == raw.CUDNN_POINTWISE_BINARY_SELECT and is_of_weights:
             yield result, "its selection before the softmax within attention"
         if is_of_weights or (mode == raw.CUDNN_POINTWISE_DIV and tensors.get("b") in reduced):
             weights.add(result)
+
+
+def _is_attention_of_float8(graph: OperationGraph) -> bool:
+    return _is_attention(graph) and any(graph.specs[t["b"]].dtype in EIGHTS for _, t in of_kind(graph, "matmul"))
+
+
+def _of_float8(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-float8
+    """Masks of float8 are a causal one and both lengths, and head sizes at most 128. There are no sums, and no offsets."""
+    if not _is_attention_of_float8(graph):
+        return
+    made, products = {uid for one in graph.operations for _, uid in one.results}, of_kind(graph, "matmul")
+    for _, tensors in products:
+        uid = tensors["b" if tensors["a"] in made else "a"]  # v, q
+        if graph.specs[uid].shape[-1] > _MAX_FLOAT8_HEAD_SIZE:
+            yield uid, f"a head size of {_MAX_FLOAT8_HEAD_SIZE} or less within attention of float8"
+    indices = {tensors["y"] for _, tensors in modes(graph, "gen_index")}
+    combined = {uid for _, tensors in modes(graph, "logical_and") for uid in (tensors["x"], tensors["b"])}
+    have_sizes = all({"k_override", "n_override"} & tensors.keys() for _, tensors in products)
+    for one, tensors in modes(graph, "cmp_"):
+        is_causal = pointwise_name(one.option("mode")) == "cmp_ge" and {tensors["x"], tensors["b"]} <= indices
+        if not is_causal and not (have_sizes and tensors["y"] in combined):
+            yield (
+                tensors["y"],
+                (
+                    "a comparison of the indices of queries and keys, or of both with lengths in a conjunction, beside the "
+                    "valid sizes of both products, within attention of float8"
+                ),
+            )
+    for _, tensors in modes(graph, "add"):
+        for uid in {*graph.in_memory} & {tensors["x"], tensors["b"]}:
+            yield uid, "no place in a sum within attention of float8"
+    for tensor in graph.tensors:
+        if tensor.ragged:
+            yield tensor.uid, "no offsets within attention of float8"
 
 
 def _of_queries(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-queries
@@ -421,6 +459,7 @@ _REJECTIONS: tuple[tuple[Callable[[OperationGraph], Iterator[tuple[int, str]]], 
     (_of_two_keys, "reads one of them for both"),
     (_of_sums_of_heads, "reads other numbers"),
     (_of_selections, "ignores it"),
+    (_of_float8, "gives NaN or faults"),
     (_of_queries, "reads only the first row right"),
     (_of_keys, "misreads it"),
     (_of_one_query, "reads it in steps of 128 keys"),

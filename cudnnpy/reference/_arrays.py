@@ -24,7 +24,7 @@ Float64: TypeAlias = NDArray[np.float64]
 Shape: TypeAlias = tuple[int, ...]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+FLOAT8 = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}  # with their greatest numbers
 
 
 def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> Array:
@@ -147,10 +147,12 @@ def store(values: Float64, dtype: np.dtype[Any], out: Array | None) -> Array:
 
 
 def rounded(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Round to the nearest value of a dtype, ties to even; integers saturate at their range."""
+    """Round to the nearest value of a dtype, ties to even; integers and float8 saturate at their range, as in cuDNN."""
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         return np.clip(values if values.dtype.kind in "iu" else np.rint(values), limits.min, limits.max).astype(dtype)
+    if greatest := FLOAT8.get(dtype.name):
+        values = np.clip(values, -greatest, greatest)
     if dtype.name in ("bfloat16", *FLOAT8, "float8_e8m0fnu"):
         return _odd_float32(values.astype(np.float64, copy=False)).astype(dtype)
     return values.astype(dtype, copy=False)

@@ -11,6 +11,7 @@ from cudnnpy._launch.dispatch import Call
 from cudnnpy._layers import attention as device
 from cudnnpy._layers.attention import (
     LEAST,
+    SCALES,
     Longest,
     Sizes,
     check_dropout,
@@ -32,19 +33,24 @@ class Attention(NumpyOperation, device.Attention):
 
     def _forward(self, call: Call, statistics: bool, *longest: int | None) -> list[Array]:
         arrays = call.arrays
-        sizes, given = self._checked(arrays, longest)
+        sizes, given = self._checked(arrays, longest, (*device.DTYPES, *device.FLOAT8))
         self._check_results(arrays, sizes, given, *(("out", "statistics") if statistics else ("out",)))
         values = self._in_float64(given, sizes)
         made = softmax({}, {"x": self._scores(values, sizes)}, {})
-        out = self._kept(made["y"], values) @ repeated(values["v"], values["q"].shape[:2])
-        results = [_arrays.store(self._as_result("out", out, sizes, given), given["q"].dtype, arrays["out"])]
+        weights = self._kept(made["y"], values) * values.get("scale_s", 1.0) * values.get("descale_s", 1.0)
+        out = weights @ repeated(values["v"], values["q"].shape[:2])
+        scaled = self._as_result("out", out * values.get("scale_o", 1.0), sizes, given)
+        results = [_arrays.store(scaled, given["q"].dtype, arrays["out"])]
         if statistics:
             results.append(_arrays.store(made["stats"], np.dtype("float32"), arrays["statistics"]))
+        if "scale_s" in values:
+            magnitudes = [np.abs(one).max(initial=0.0).reshape(1) for one in (made["y"], out)]
+            results += [_arrays.store(one, np.dtype("float32"), None) for one in magnitudes]
         return results
 
     def _backward(self, call: Call, dbias: bool, *longest: int | None) -> list[Array]:
         arrays = call.arrays
-        sizes, given = self._checked(arrays, longest)
+        sizes, given = self._checked(arrays, longest, device.DTYPES)
         q, bias = given["q"], given.get("bias")
         if dbias:
             device.check_dbias(sizes, None if bias is None else bias.shape)
@@ -77,13 +83,16 @@ class Attention(NumpyOperation, device.Attention):
             results.append(_arrays.store(of_scores.sum(axes, keepdims=True), bias.dtype, arrays["dbias"]))
         return results
 
-    def _checked(self, arrays: dict[str, Any], longest: Longest) -> tuple[Sizes, dict[str, Array]]:
+    def _checked(
+        self, arrays: dict[str, Any], longest: Longest, dtypes_of_q: tuple[str, ...]
+    ) -> tuple[Sizes, dict[str, Array]]:
         """Check the inputs that both operations have; return the sizes and the arrays."""
-        given = {name: _arrays.check_array(name, arrays[name], device.DTYPES) for name in "qkv"}
+        given = {name: _arrays.check_array(name, arrays[name], dtypes_of_q) for name in "qkv"}
         for name in "kv":
             _arrays.check_same_dtype(name, given[name], "q", given["q"])
         dtypes = {
             **dict.fromkeys(("bias", "mask"), (given["q"].dtype.name, "float32")),
+            **dict.fromkeys(SCALES, ("float32",)),
             **dict.fromkeys(("lengths_q", "lengths_kv", "page_table"), ("int32",)),
             **dict.fromkeys(device.PACKING, ("int32", "int64")),
         }
@@ -99,11 +108,13 @@ class Attention(NumpyOperation, device.Attention):
         shapes: dict[str, Shape] = {
             **dict.fromkeys(("lengths_q", "lengths_kv"), (sizes.batch,)),
             **dict.fromkeys(device.PACKING, (sizes.batch + 1,)),
+            **dict.fromkeys(SCALES, (1,)),
             "mask": sizes.scores,
         }
         for name, shape in shapes.items():
             if name in given and given[name].shape != shape:
                 raise ValueError(f"{name} must have shape {shape}; got shape {given[name].shape}")
+        self._check_float8(given["q"].dtype.name, sizes, given)
         check_values(sizes, {name: given[name].ravel().tolist() for name in device.READ_VALUES if name in given})
         return sizes, given
 
@@ -120,7 +131,7 @@ class Attention(NumpyOperation, device.Attention):
 
     def _in_float64(self, given: dict[str, Array], sizes: Sizes) -> dict[str, Float64]:
         """Return the arrays in float64, with the axes BHSD. Packed sequences are padded with zeros."""
-        without_layout = ("bias", "statistics", "lengths_q", "lengths_kv", "mask")
+        without_layout = ("bias", "statistics", "lengths_q", "lengths_kv", "mask", *SCALES)
         table = given.get("page_table")
         values = {
             name: array.astype(np.float64)
@@ -132,6 +143,7 @@ class Attention(NumpyOperation, device.Attention):
         if sizes.tokens is not None:
             packed = [name for name, array in values.items() if array.ndim == 3]
             values |= {name: _padded(name, values[name], sizes, given) for name in packed}
+        values |= {name: values[name] * values.get(f"descale_{name}", 1.0) for name in "qkv"}
         if table is not None:
             values |= {name: paged(values[name], table, sizes.keys) for name in "kv"}
         return values

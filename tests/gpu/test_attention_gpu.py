@@ -14,11 +14,13 @@ from attention_problems import (
     NUMBERS,
     Arrays,
     Drawn,
+    arguments,
     as_operand,
     drawn,
     for_graph,
     graph_of,
     has_dbias,
+    in_float8,
     in_pages,
     in_sequences,
     keys_of,
@@ -29,9 +31,11 @@ from attention_problems import (
 
 import cudnnpy
 from cudnnpy import Attention, NoAlgorithmError, raw, reference
+from cudnnpy._layers.attention import AMAX
 
 EXAMPLES = int(os.environ.get("CUDNNPY_PROPERTY_EXAMPLES", "60"))
 SIZES = (1, 2, 5, 16, 33, 64, 80, 130, 320)  # of queries, and of keys
+LENGTHS = cudnnpy.TensorSpec((2,), "int32")
 LARGE = [
     # batch, heads, heads of k, queries, keys, head size, head size of v
     (2, 4, 4, 256, 256, 64, 64),
@@ -43,6 +47,7 @@ LARGE = [
 ]
 
 
+needs_measured = pytest.mark.skipif(raw.version() < 91900, reason="float8 needs cuDNN 9.19")
 needs_ragged = pytest.mark.skipif(raw.version() < 91800, reason="packed sequences need cuDNN 9.18")
 
 
@@ -86,13 +91,16 @@ def compare(operation: str, problem: Drawn, given: Arrays, found: Arrays, expect
             assert not values[beside].any(), f"{operation} {name}: beside the sequences"
         values = as_operand(name, padded({**given, name: values}, layout)[name], layout)
         right = as_operand(name, made[name].astype(np.float64), layout)
-        has_keys = (
-            np.broadcast_to(np.isfinite(made["statistics"]), right.shape) if operation == "forward" else right == right
-        )
+        has_keys = right == right
+        if right.ndim == 4 and operation == "forward" and not name.startswith("amax"):
+            has_keys = np.broadcast_to(np.isfinite(made["statistics"]), right.shape)
         assert (values[~has_keys] == right[~has_keys]).all(), f"{operation} {name}: queries without keys"
         assert np.isfinite(values[has_keys]).all(), f"{operation} {name}: NaN or infinite"
-        # a dbias is added in its own type by some engines, in any order
-        more = 2.0**-6 * np.abs(right).max(initial=0.0) if name == "dbias" else 0.0
+        # A dbias is added in its own type by some engines, in any order. Products of float8 are added with some 14 bits, and
+        # the greatest magnitude of out is that of rounded weights.
+        shares = {"dbias": 2.0**-6, "amax_o": 2.0**-3}
+        greatest = np.abs(right[np.isfinite(right)]).max(initial=0.0)
+        more = shares.get(name, 2.0**-9 if "scale_s" in given else 0.0) * greatest
         ratios = np.abs(values[has_keys] - right[has_keys]) / (allowed[name] + more + 1e-30)[has_keys]
         worst = np.max(ratios, initial=0.0)
         assert worst <= 1, f"{operation} {name}: {worst:.3g} of the tolerance"
@@ -214,6 +222,60 @@ def test_large_problems_with_both_lengths(at: int, causal: bool, are_equal: bool
     if are_equal:
         lengths = dict.fromkeys(lengths, np.minimum(*lengths.values()))
     check(problem._replace(arrays={**problem.arrays, **lengths}), deterministic=bool(at % 2))
+
+
+def check_float8(problem: Drawn) -> None:
+    """Forward of float8 is the reference's, by cuDNN and then directly, and the same without statistics."""
+    names = "out", "statistics", *AMAX
+    made = reference.Attention(**problem.options).forward(**arguments(problem.arrays), statistics=True)
+    expected: Arrays = dict(zip(names, made, strict=True))
+    attention: Any = Attention(**problem.options)
+    on_gpu = arguments(on_device(problem.arrays))
+    for names_of_results in (names[:2],) * 4 + (names[:1],):
+        results = {name: poison(expected[name].shape, expected[name].dtype) for name in names_of_results}
+        try:
+            *_, amax_s, amax_o = attention.forward(**on_gpu, **results)
+        except NoAlgorithmError:
+            assert queries_of(problem) == 1
+            return
+        compare("forward", problem, problem.without_dout(), {**results, "amax_s": amax_s, "amax_o": amax_o}, expected)
+
+
+@needs_measured
+@pytest.mark.parametrize("seed", range(EXAMPLES))
+def test_drawn_problems_of_float8(seed: int) -> None:
+    check_float8(in_float8(drawn(seed, sizes=SIZES), seed))
+
+
+@needs_measured
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("at", [0, 1, 2, 5])
+def test_large_problems_of_float8(at: int, causal: bool) -> None:
+    problem = in_float8(large(at, LARGE[at], "float16", causal=causal), at)
+    check_float8(problem)
+    lengths = np.random.default_rng(at).integers(0, keys_of(problem) + 1, LARGE[at][0])
+    check_float8(problem._replace(arrays={**problem.arrays, "lengths_kv": lengths.astype(np.int32)}))
+
+
+@needs_measured
+def test_a_plan_of_float8_runs_on_raw_addresses() -> None:
+    """It has the factors as operands, in device memory: one plan serves all."""
+    problem = in_float8(large(0, LARGE[0], "float16", causal=True), 0)
+    problem.arrays["lengths_kv"] = np.array([200, 0], np.int32)
+    attention = Attention(causal=True)
+    given = {**problem.arrays, "lengths_q": np.full(2, 256, np.int32)}
+    names = "out", "statistics", *AMAX
+    plan = attention.plan("forward", *(cudnnpy.to_device(given[name]) for name in "qkv"), lengths_kv=LENGTHS)
+    workspace = cudnnpy.empty((max(plan.workspace_size, 1),), "uint8")
+    for factor in (1.0, 0.5):
+        given["scale_o"] = problem.arrays["scale_o"] = np.array([factor], np.float32)
+        made = reference.Attention(causal=True).forward(**arguments(problem.arrays), statistics=True)
+        expected: Arrays = dict(zip(names, made, strict=True))
+        results = {name: poison(array.shape, array.dtype) for name, array in expected.items()}
+        on_gpu = {**on_device(given), **results}
+        for _ in range(3):
+            plan.execute(*(on_gpu[name].pointer for name in plan.operands), workspace.pointer, 0)
+        compare("forward", problem, problem.arrays, results, expected)
 
 
 def check_pages(problem: Drawn) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cudnnpy import Attention, Graph, TensorSpec
 from cudnnpy._launch.dispatch import Call, Specs
-from cudnnpy._layers.attention import _Composition, _for_engines, _on
+from cudnnpy._layers.attention import AMAX, SCALES, _Composition, _for_engines, _lengths_of_queries, _on
 
 Arrays = dict[str, Any]
 NUMBERS = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float64": np.dtype(np.float64)}
@@ -79,6 +79,29 @@ def with_dropout(problem: Drawn, seed: int) -> Drawn:
     b, h, queries, _ = in_order(problem.arrays["q"], problem.options["layout"]).shape
     mask = (random.random((b, h, queries, keys_of(problem))) >= dropout).astype(np.float32)
     return Drawn({**problem.options, "dropout": dropout}, {**problem.arrays, "mask": mask})
+
+
+def in_float8(problem: Drawn, seed: int) -> Drawn:
+    """Return forward's problem in float8, with factors, and head sizes of 16 to 128, without what is refused of it."""
+    random = np.random.default_rng(seed)
+    numbers = getattr(ml_dtypes, str(random.choice(["float8_e4m3fn", "float8_e5m2"], p=[0.75, 0.25])))
+    arrays = {name: problem.arrays[name] for name in ("q", "k", "v", "lengths_kv") if name in problem.arrays}
+    for name in "qkv":
+        *axes, size = arrays[name].shape
+        tensor = np.pad(arrays[name], [(0, 0)] * len(axes) + [(0, -size % 16)], "wrap")
+        arrays[name] = np.ascontiguousarray(tensor[..., :128]).astype(numbers)
+    factors = dict(zip(SCALES, random.uniform(0.25, 4, len(SCALES)), strict=True))
+    factors["scale_s"] *= 64
+    factors["descale_s"] /= 64
+    options = {name: problem.options[name] for name in ("layout", "scale") if name in problem.options}
+    options["causal"] = problem.options["causal"] is True
+    return Drawn(options, {**arrays, **{n: np.array([x], np.float32) for n, x in factors.items()}})
+
+
+def arguments(arrays: Arrays) -> Arrays:
+    """Return the arguments of forward for arrays, among them those of float8 by their names."""
+    given = {name: array for name, array in arrays.items() if name not in SCALES}
+    return {**given, "scales": [arrays[name] for name in SCALES]} if SCALES[0] in arrays else given
 
 
 def in_pages(problem: Drawn, seed: int) -> Drawn:
@@ -223,7 +246,10 @@ def graph_of(attention: Attention, operation: str, arrays: Arrays, *, dbias: boo
     has_last = operation == "forward" or dbias
     longest = arrays.get("max_length_q"), arrays.get("max_length_kv")
     sizes, operands = attention._operands(Call(Specs(given), {}, 0, 0, {}), operation, has_last, longest)
-    made = _Composition(attention, sizes, _on(operands, _for_engines(operands)))
+    operands = _on(operands, _for_engines(operands))
+    if attention._lacks_lengths_q(sizes, given, has_node=False):
+        operands.append(_lengths_of_queries(sizes))
+    made = _Composition(attention, sizes, operands)
     if made.mask is not None:
         made.graph.output("mask", made.mask, "float32")
     return made.graph
@@ -237,6 +263,7 @@ def _spec(array: Any) -> TensorSpec:
 def for_graph(graph: Graph, arrays: Arrays, layout: str) -> Arrays:
     """Return arrays as the inputs of a graph, and the mask of a dropout, which its seed does not tell."""
     given = {**dict.fromkeys(("seed", "offset"), np.zeros(1, np.int64)), **padded(arrays, layout)}
+    given.setdefault("lengths_q", np.full(np.shape(given.get("lengths_kv")), 2**20, np.int32))  # all
     found = {node.name: as_operand(node.name, given[node.name], layout) for node in graph.inputs}
     inputs = {node.name: np.broadcast_to(found[node.name], node.shape) for node in graph.inputs}  # along the queries
     return {**inputs, **({"mask": arrays["mask"]} if "mask" in arrays else {})}
@@ -244,6 +271,6 @@ def for_graph(graph: Graph, arrays: Arrays, layout: str) -> Arrays:
 
 def as_operand(name: str, array: Any, layout: str) -> Any:
     """Return an array as the operand of a graph, with the axes BHSD."""
-    if name.startswith(("lengths", "offset")) or name == "seed":
+    if name.startswith(("lengths", "offset")) or name in ("seed", *SCALES, *AMAX):
         return array.reshape(-1, 1, 1, 1)
     return array if name in ("bias", "dbias", "statistics", "page_table") else in_order(array, layout)

@@ -74,6 +74,7 @@ class StandInPlan(Descriptor):
 
 
 _numbers = itertools.count(0x1000, 0x10)  # of C objects
+_FILL_BYTES = {f"cuMemsetD{8 * size}Async": size for size in (1, 2, 4)}  # of an element
 
 
 def number_of(pointer: Any) -> int:
@@ -272,7 +273,7 @@ class StandInDevice:
         for launch in launches:
             assert launch.stream == stream, f"{launch.name} runs on stream {launch.stream:#x}, not on {stream:#x}"
             assert launch.device == device, f"{launch.name} runs on device {launch.device}, not on {device}"
-            size = launch.arguments[2] * (2 if "D16" in launch.name else 4) if launch.is_fill else 1
+            size = launch.arguments[2] * _FILL_BYTES[launch.name] if launch.is_fill else 1
             for name, address in launch.addresses.items():
                 if name == "workspace" and (address or launch.space):
                     known = any(memory.holds(address, launch.space) for memory in scratch)
@@ -330,6 +331,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Sta
         return 0
 
     stand_in.driver = cuda_driver(
+        cuMemsetD8Async=lambda *arguments: (stand_in.launched("cuMemsetD8Async", *arguments),),
         cuMemsetD16Async=lambda *arguments: (stand_in.launched("cuMemsetD16Async", *arguments),),
         cuMemsetD32Async=lambda *arguments: (stand_in.launched("cuMemsetD32Async", *arguments),),
         cuStreamIsCapturing=is_capturing,

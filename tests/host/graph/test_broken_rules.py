@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -117,16 +118,18 @@ LENGTHS = TensorSpec((B, 1, S, 1), "int32", (1, 1, 0, 1))
 SHAPES = {**dict.fromkeys(("q", "k", "v", "o", "do"), (B, H, S, D)), **dict.fromkeys(("kt", "vt"), (B, H, D, S))}
 
 
-def attention(change: Callable[[Graph, Any], Any] = lambda g, x: x, **strides: tuple[int, ...]) -> Graph:
+def attention(
+    change: Callable[[Graph, Any], Any] = lambda g, x: x, dtype: Any = "float16", **strides: tuple[int, ...]
+) -> Graph:
     """`change` adds operations to the scores."""
     g = Graph()
-    q, kt, v = (heads(g, name, strides) for name in ("q", "kt", "v"))
+    q, kt, v = (heads(g, name, strides, dtype) for name in ("q", "kt", "v"))
     scores = change(g, g.matmul(q, kt))
     largest = g.reduction("max", scores, (3,))
     weights = g.pointwise("exp", g.pointwise("sub", scores, largest))
     total = g.reduction("add", weights, (3,))
     g.output("stats", g.pointwise("add", largest, g.pointwise("log", total)), "float32")
-    g.output("o", g.matmul(g.pointwise("div", weights, total, dtype="float16"), v), strides=strides.get("o"))
+    g.output("o", g.matmul(g.pointwise("div", weights, total, dtype=dtype), v), strides=strides.get("o"))
     return g
 
 
@@ -153,9 +156,9 @@ def attention_gradient(
     return g
 
 
-def heads(g: Graph, name: str, strides: dict[str, tuple[int, ...]]) -> Any:
+def heads(g: Graph, name: str, strides: dict[str, tuple[int, ...]], dtype: Any = "float16") -> Any:
     usual = ROW if SHAPES[name][3] == D else (H * S * D, S * D, 1, D)
-    return g.tensor(name, TensorSpec(SHAPES[name], "float16", strides.get(name, usual)))
+    return g.tensor(name, TensorSpec(SHAPES[name], dtype, strides.get(name, usual)))
 
 
 @pytest.mark.parametrize(
@@ -318,6 +321,42 @@ def test_flags_of_attention_are_not_combined(make: Callable[..., Graph], mode: s
         return g.pointwise("binary_select", scores, g.number(-1e30), g.pointwise(mode, *flags))
 
     rejected(make(change), "an intermediate result", "no conjunction within attention")
+
+
+def test_attention_of_float8_has_few_masks() -> None:
+    """cuDNN 9.19 gives NaN, faults or does not end for others."""
+
+    def selected(g: Graph, scores: Any, flags: Any) -> Any:
+        return g.pointwise("binary_select", scores, g.number(-math.inf), flags)
+
+    def of_a_window(g: Graph, scores: Any) -> Any:
+        rows, columns = (g.pointwise("gen_index", scores, axis=axis) for axis in (2, 3))
+        return selected(g, scores, g.pointwise("cmp_gt", g.pointwise("add", columns, g.number(5.0)), rows))
+
+    def causal(g: Graph, scores: Any) -> Any:
+        rows, columns = (g.pointwise("gen_index", scores, axis=axis) for axis in (2, 3))
+        return selected(g, scores, g.pointwise("cmp_ge", rows, columns))
+
+    def of_lengths(g: Graph, scores: Any) -> Any:
+        lengths = [g.tensor(name, TensorSpec((B, 1, S, 1), "int32", (1, 1, 0, 1))) for name in ("rows", "columns")]
+        pairs = zip((2, 3), lengths, strict=True)
+        flags = [g.pointwise("cmp_lt", g.pointwise("gen_index", scores, axis=axis), one) for axis, one in pairs]
+        return selected(g, scores, g.pointwise("logical_and", *flags))
+
+    for dtype in ("float8_e4m3fn", "float8_e5m2"):
+        attention(dtype=dtype).problem()
+        attention(causal, dtype=dtype).problem()
+        rejected(
+            attention(biased(TensorSpec((1, 1, S, S), "float32")), dtype=dtype),
+            "bias",
+            "no place in a sum within attention of float8",
+        )
+        for change in (of_a_window, of_lengths):  # without the valid sizes of the products
+            rejected(attention(change, dtype=dtype), "an intermediate result", "a comparison of the indices of queries")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(SHAPES, "v", (B, H, S, 144))
+            wide = attention(dtype=dtype, v=(H * S * 144, S * 144, 144, 1))
+        rejected(wide, "v", "a head size of 128 or less within attention of float8")
 
 
 @pytest.mark.parametrize("is_composed", [False, True])

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_problems import (
+    arguments,
     as_operand,
     drawn,
     for_graph,
     graph_of,
     has_dbias,
+    in_float8,
     in_pages,
     in_sequences,
     keys_of,
@@ -29,6 +31,7 @@ from stand_in_device import OTHER, Array, StandInDevice
 
 import cudnnpy
 from cudnnpy import Attention, DeviceProfile, Engine, NoAlgorithmError, TensorSpec, raw, reference
+from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy._core.layouts import packed_strides
 from cudnnpy._layers import attention as attention_layer
 from cudnnpy._planning import candidates
@@ -87,10 +90,28 @@ def test_the_graphs_of_pages_compute_what_the_reference_does(seed: int) -> None:
     compare(graph, problem.arrays, made, problem.options["layout"])
 
 
-def compare(graph: cudnnpy.Graph, arrays: dict[str, Any], expected: dict[str, Any], layout: str) -> None:
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32 - 1))
+def test_the_graphs_of_float8_compute_what_the_reference_does(seed: int) -> None:
+    """But for queries without keys, which are NaN in the graph, and make the greatest magnitudes NaN."""
+    problem = in_float8(drawn(seed), seed)
+    results = reference.Attention(**problem.options).forward(**arguments(problem.arrays), statistics=True)
+    graph = graph_of(Attention(**problem.options), "forward", problem.arrays)
+    made = dict(zip(("out", "statistics", *attention_layer.AMAX), results, strict=True))
+    has_keys = bool(np.isfinite(made["statistics"]).all())
+    compare(graph, problem.arrays, made, problem.options["layout"], without=() if has_keys else attention_layer.AMAX)
+
+
+def compare(
+    graph: cudnnpy.Graph,
+    arrays: dict[str, Any],
+    expected: dict[str, Any],
+    layout: str,
+    without: tuple[str, ...] = ("mask",),
+) -> None:
     inputs = for_graph(graph, arrays, layout)
     allowed = reference.tolerance(graph, inputs)
-    results = {name: found for name, found in reference.run(graph, inputs).items() if name != "mask"}
+    results = {name: found for name, found in reference.run(graph, inputs).items() if name not in without}
     expected = padded({**arrays, **expected}, layout)
     for name, found in results.items():
         right = as_operand(name, expected[name], layout).astype(np.float64)
@@ -98,8 +119,8 @@ def compare(graph: cudnnpy.Graph, arrays: dict[str, Any], expected: dict[str, An
             has_keys = np.isfinite(expected["statistics"][..., 0])
             found, right, allowed[name] = found[has_keys], right[has_keys], allowed[name][has_keys]
         assert np.isfinite(right).all()
-        # a dbias in float32 is computed in q's type
-        more = 2.0**-7 * np.abs(right) if name == "dbias" else 0.0
+        # a dbias in float32 is computed in q's type, and the greatest magnitude of out is that of rounded weights
+        more = {"dbias": 2.0**-7, "amax_o": 2.0**-3}.get(name, 0.0) * np.abs(right)
         assert (np.abs(found.astype(np.float64) - right) <= allowed[name] + more).all(), name
 
 
@@ -226,9 +247,15 @@ def test_the_form_of_less_memory_comes_first() -> None:
 
 
 def plan(
-    operation: str, options: dict[str, Any], *, q: Any = (2, 4, 64, 32), k: Any = (2, 2, 128, 32), **others: Any
+    operation: str,
+    options: dict[str, Any],
+    *,
+    q: Any = (2, 4, 64, 32),
+    k: Any = (2, 2, 128, 32),
+    dtype: Any = H,
+    **others: Any,
 ) -> Any:
-    specs = {name: TensorSpec(shape, H) for name, shape in (("q", q), ("k", k), ("v", k))}
+    specs = {name: TensorSpec(shape, dtype) for name, shape in (("q", q), ("k", k), ("v", k))}
     lengths = {name: TensorSpec((2,), "int32") for name in others.pop("lengths", ())}
     made: Any = Attention(**options)
     return made.plan(operation, **specs, **lengths, **others, device=DeviceProfile.load("h200"))
@@ -291,6 +318,10 @@ def test_plans_without_a_gpu() -> None:
             == {"forward": "statistics", "backward": "dbias" if "dbias" in others else "dv"}[operation]
         )
         assert made.name.startswith("engine ")
+    for options, others in (({"causal": True}, {"dtype": "float8_e5m2"}), ({}, {"dtype": F8, "lengths": BOTH[1:]})):
+        made = plan("forward", options, **others)
+        assert made.operands[-7:] == ("descale_s", "scale_s", "scale_o", "out", "statistics", "amax_s", "amax_o")
+        assert ("lengths_q" in made.operands) == ("lengths" in others)
 
 
 @needs_profiles
@@ -817,7 +848,7 @@ ARRAYS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     ({"lengths_kv": (3,)}, ValueError, r"lengths_kv must have shape \(2,\); got shape \(3,\)"),
     ({"lengths_q": ((2,), H)}, TypeError, "lengths_q must be int32; got float16"),
-    ({"q": (Q, "float32")}, TypeError, "q must be float16 or bfloat16; got float32"),
+    ({"q": (Q, "float32")}, TypeError, "q must be float16 or bfloat16 or float8_e4m3fn or float8_e5m2; got float32"),
     ({"k": (K, BF)}, TypeError, "k must be float16.*; got bfloat16"),
     (
         {"bias": (2, 4, 32, 1)},
@@ -917,21 +948,93 @@ def with_arrays(changes: dict[str, Any], make: Callable[[tuple[int, ...], str], 
     return found
 
 
+def on_host(shape: tuple[int, ...], dtype: str) -> Any:
+    return np.ones(shape, numpy_dtype(dtype))
+
+
 @pytest.mark.parametrize(("changes", "kind", "text"), ARRAYS)
 def test_arrays_that_do_not_fit(
     stand_in: StandInDevice, changes: dict[str, Any], kind: type[Exception], text: str
 ) -> None:
-    import ml_dtypes
-
-    def on_host(shape: tuple[int, ...], dtype: str) -> Any:
-        return np.ones(shape, ml_dtypes.bfloat16 if dtype == BF else dtype)
-
     for package, make in ((cudnnpy, lambda shape, dtype: Array(*shape, dtype=dtype)), (reference, on_host)):
         made: Any = package
         with pytest.raises(kind, match=f"^{text}"):
             made.Attention().forward(**with_arrays(changes, make))
     assert not stand_in.launches
     assert not stand_in.planned_graphs
+
+
+F8 = "float8_e4m3fn"
+SCALES: list[Any] = [((1,), "float32")] * 6
+IN_FLOAT8: dict[str, Any] = {"q": (Q, F8), "k": (K, F8), "v": (K, F8), "scales": SCALES}
+SIX = "descale_q, descale_k, descale_v, descale_s, scale_s, scale_o"
+OF_FLOAT8: list[tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = [
+    ({}, {"scales": None}, TypeError, f"scales must have {SIX} for {F8}; got None for descale_q"),
+    ({}, {"scales": SCALES[:5]}, TypeError, f"scales must be a sequence of 6 arrays, {SIX}; got 5"),
+    ({}, {"scales": 2.0}, TypeError, f"scales must be a sequence of 6 arrays, {SIX}; got float"),
+    ({}, {"scales": [*SCALES[:5], ((2,), "float32")]}, ValueError, r"scale_o must have shape \(1,\); got shape \(2,\)"),
+    ({}, {"scales": [*SCALES[:5], ((1,), H)]}, TypeError, "scale_o must be float32; got float16"),
+    ({}, PACKED, ValueError, "scales must be None for float16; got arrays"),
+    ({}, {"k": (K, "float8_e5m2")}, TypeError, f"k must be {F8}.*; got float8_e5m2"),
+    ({}, {"bias": ((1, 1, 1, 48), "float32")}, ValueError, f"bias must be None for {F8}; got an array"),
+    ({}, {"lengths_q": (2,)}, ValueError, f"lengths_q must be None for {F8}; got an array"),
+    (
+        {},
+        {"q": ((2, 4, 32, 24), F8), "k": ((2, 2, 48, 24), F8)},
+        ValueError,
+        f"q must have a head size of 16 to 128, a multiple of 16, for {F8}; got 24",
+    ),
+    (
+        {},
+        {"v": ((2, 2, 48, 144), F8)},
+        ValueError,
+        "v must have a head size of 16 to 128, a multiple of 16, for .*; got",
+    ),
+    (
+        {"causal": "bottom_right"},
+        {},
+        ValueError,
+        f"{F8} must have no mask but .*; got causal='bottom_right', window=None",
+    ),
+    ({"window": (3, 3)}, {}, ValueError, rf"{F8} must have no mask but .*; got causal=False, window=\(3, 3\)"),
+]
+
+
+@pytest.mark.parametrize(("options", "changes", "kind", "text"), OF_FLOAT8)
+def test_arrays_of_float8_that_do_not_fit(
+    stand_in: StandInDevice, options: dict[str, Any], changes: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    for package, make in ((cudnnpy, lambda shape, dtype: Array(*shape, dtype=dtype)), (reference, on_host)):
+        made: Any = package
+        given_ = {**IN_FLOAT8, **changes}
+        scales = given_.pop("scales")
+        scales = [make(*one) for one in scales] if isinstance(scales, list) else scales
+        with pytest.raises(kind, match=f"^{text}"):
+            made.Attention(**options).forward(**with_arrays(given_, make), scales=scales)
+    assert not stand_in.launches
+    assert not stand_in.planned_graphs
+
+
+def test_float8_has_its_factors_as_operands_and_two_results_more(stand_in: StandInDevice) -> None:
+    """Lengths of keys need those of queries, which a call writes once."""
+    given_ = arrays_of(dtype=F8)
+    scales = [Array(1, dtype="float32", pointer=(9 + at) << 24) for at in range(6)]
+    out, amax_s, amax_o = untyped.Attention.forward(Attention(causal=True), **given_, scales=scales)
+    assert (out.shape, out.dtype) == (Q, F8)
+    assert [(one.shape, one.dtype) for one in (amax_s, amax_o)] == [((1,), "float32")] * 2
+    stand_in.check([*given_.values(), *scales, out, amax_s, amax_o], stand_in.stream, stand_in.launches)
+    del stand_in.launches[:]
+    lengths = Array(2, dtype="int32", pointer=1 << 31)
+    made = untyped.Attention.forward(Attention(), **given_, lengths_kv=lengths, statistics=True, scales=scales)
+    assert [one.dtype for one in made] == [F8, "float32", "float32", "float32"]
+    assert [launch.is_fill for launch in stand_in.launches] == [True, False]
+    stand_in.check([*given_.values(), lengths, *scales, *made], stand_in.stream, stand_in.launches)
+    del stand_in.launches[:]
+    without_keys = arrays_of({"q": Q, "k": (2, 2, 0, 16), "v": (2, 2, 0, 16)}, F8)
+    untyped.Attention.forward(Attention(), **without_keys, scales=scales)
+    assert [launch.is_fill for launch in stand_in.launches] == [True] * 3
+    with pytest.raises(TypeError, match=r"^q must be float16 or bfloat16 in backward; got float8_e4m3fn"):
+        untyped.Attention.plan(Attention(), "backward", *(TensorSpec(shape, F8) for shape in PACKED.values()), device=0)
 
 
 MASK = (2, 4, 32, 48)
@@ -1042,6 +1145,13 @@ def test_packed_sequences_need_a_release_that_needs_no_workspace_of_zeros(monkey
     text = "packed sequences of Attention need cuDNN 9.18.0 or later; the loaded release is 9.17.0"
     with pytest.raises(FunctionNotAvailableError, match=f"^{text}$"):
         plan("forward", {}, **SEQUENCES)
+
+
+def test_float8_needs_a_release_that_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    load_release(monkeypatch, 91800)
+    text = "float8 tensors of Attention need cuDNN 9.19.0 or later; the loaded release is 9.18.0"
+    with pytest.raises(FunctionNotAvailableError, match=f"^{text}$"):
+        plan("forward", {}, dtype=F8)
 
 
 def test_plans_that_cannot_be_made() -> None:

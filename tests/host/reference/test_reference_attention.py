@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from attention_problems import (
+    SCALES,
     Arrays,
+    arguments,
     by_loops,
     drawn,
     has_dbias,
+    in_float8,
     in_pages,
     in_sequences,
     out_of_pages,
@@ -37,6 +41,24 @@ def test_forward_is_the_softmax_of_each_query(seed: int) -> None:
     np.testing.assert_allclose(out.astype(np.float64), expected, rtol=roundoff, atol=1e-7)
     np.testing.assert_allclose(statistics, logarithms, rtol=1e-6, atol=1e-6)
     assert not out[np.broadcast_to(expected == 0, out.shape)].any()  # exactly, for queries without keys
+
+
+@settings(deadline=None, max_examples=60)
+@given(seeds)
+def test_float8_is_scaled_before_and_after_the_softmax(seed: int) -> None:
+    problem = in_float8(drawn(seed), seed)
+    made = Attention(**problem.options).forward(**arguments(problem.arrays), statistics=True)
+    out, statistics, amax_s, amax_o = made
+    factors = {name: float(problem.arrays[name][0]) for name in SCALES}
+    values = {name: problem.arrays[name].astype(np.float64) * factors[f"descale_{name}"] for name in "qkv"}
+    expected, logarithms = by_loops(problem.options, {**problem.arrays, **values})
+    expected *= factors["scale_s"] * factors["descale_s"]
+    np.testing.assert_allclose(statistics, logarithms, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(amax_o, [np.abs(expected).max()], rtol=1e-6)
+    assert 0 <= amax_s[0] <= 1
+    most = float(ml_dtypes.finfo(out.dtype).max)
+    expected = np.clip(factors["scale_o"] * expected, -most, most)
+    np.testing.assert_allclose(out.astype(np.float64), expected, rtol=float(ml_dtypes.finfo(out.dtype).eps), atol=1e-2)
 
 
 @settings(deadline=None, max_examples=60)
