@@ -640,13 +640,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         if sizes.are_empty:
             raise ValueError(f"a planned problem must have elements; got scores of shape {sizes.scores}")
         wanted = _for_engines(operands)
-        for operand, needed in zip(operands, wanted, strict=True):
-            if is_converted(operand.spec, needed) and operand.name in specs:
-                spec = self._in_layout(operand.spec) if operand.name in sizes.shapes else operand.spec
-                raise ValueError(
-                    f"{operand.name} must have strides that are multiples of 16 bytes, 1 on the last axis, and be aligned to "
-                    f"16 bytes, since a plan makes no copies; got strides {spec.strides} and an alignment of {spec.alignment}"
-                )
+        self._check_copies(sizes, operands, wanted, specs, "a plan makes no copies")
         in_graph = _on(operands, wanted)
         if operation == "forward" and "lengths_kv" not in specs:
             sizes, _, in_graph = self._of_one_query(sizes, operands, wanted, permits=lambda copies: not copies)
@@ -674,6 +668,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         if sizes.are_empty:
             return Program("attention of empty tensors", call.device, operands, _clearing(operands)), results
         wanted = _for_engines(operands)
+        of_float8 = [name for name, spec in call.specs.items() if spec.dtype in FLOAT8]
+        self._check_copies(sizes, operands, wanted, of_float8, "cuDNN copies no float8")
         in_graph = _on(operands, wanted)
         if operation == "forward" and few_as_heads:
             sizes, wanted, in_graph = self._of_one_query(sizes, operands, wanted, partial(self._permits, call))
@@ -702,6 +698,18 @@ class Attention(PreferenceOptions, ArrayOperation):
             cleared = _clearing(_on(operands, wanted))
             executable = StepSequence([*cleared, Step(executable, tuple(range(len(operands))))])
         return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results
+
+    def _check_copies(
+        self, sizes: Sizes, operands: Sequence[Operand], wanted: list[TensorSpec], names: Collection[str], reason: str
+    ) -> None:
+        """Raise ValueError for a tensor with one of some names that engines take only as a copy."""
+        for operand, needed in zip(operands, wanted, strict=True):
+            if is_converted(operand.spec, needed) and operand.name in names:
+                spec = self._in_layout(operand.spec) if operand.name in sizes.shapes else operand.spec
+                raise ValueError(
+                    f"{operand.name} must have strides that are multiples of 16 bytes, 1 on the last axis, and be aligned to "
+                    f"16 bytes, since {reason}; got strides {spec.strides} and an alignment of {spec.alignment}"
+                )
 
     def _has_few_queries(self, sizes: Sizes, operands: Sequence[Operand]) -> bool:
         """Return whether each query is a head: of many keys, with one mask for all, if the engine for one query is faster.
@@ -976,7 +984,7 @@ def _for_engines(operands: Sequence[Operand]) -> list[TensorSpec]:
     for name, spec, *_ in operands:
         if name == "dbias":
             spec = spec._replace(dtype=dtype)
-        if not spec.dtype.startswith("int") and len(spec.shape) > 1:
+        if not spec.dtype.startswith("int"):
             spec = _in_rows_of_16_bytes(spec)
         wanted.append(spec)
     return wanted

@@ -1033,6 +1033,15 @@ def test_float8_has_its_factors_as_operands_and_two_results_more(stand_in: Stand
     without_keys = arrays_of({"q": Q, "k": (2, 2, 0, 16), "v": (2, 2, 0, 16)}, F8)
     untyped.Attention.forward(Attention(), **without_keys, scales=scales)
     assert [launch.is_fill for launch in stand_in.launches] == [True] * 3
+    del stand_in.launches[:]
+    scales[1].pointer += 4  # copied to a multiple of 16
+    made = untyped.Attention.forward(Attention(), **given_, scales=scales)
+    assert [launch.name for launch in stand_in.launches] == ["cudnnTransformTensor", "cudnnBackendExecute"]
+    given_["k"].pointer += 8
+    with pytest.raises(
+        ValueError, match=r"^k must have .* aligned to 16 bytes, since cuDNN copies no float8; got .* of 8"
+    ):
+        untyped.Attention.forward(Attention(), **given_, scales=scales)
     with pytest.raises(TypeError, match=r"^q must be float16 or bfloat16 in backward; got float8_e4m3fn"):
         untyped.Attention.plan(Attention(), "backward", *(TensorSpec(shape, F8) for shape in PACKED.values()), device=0)
 
