@@ -45,14 +45,8 @@ class CudnnError(PublicDir, Exception):
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self.args, self.__dict__)
-
-
-def _restored(kind: type[CudnnError], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> CudnnError:
-    """Return a copied or unpickled exception without calling its constructor, which composes the message."""
-    error: CudnnError = BaseException.__new__(kind, *arguments)
-    error.__dict__.update(attributes)
-    return error
+        # without the constructor, which composes the message
+        return BaseException.__new__, (type(self), *self.args), self.__dict__
 
 
 class LibraryError(CudnnError):
