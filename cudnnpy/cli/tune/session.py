@@ -201,16 +201,6 @@ def _is_thorough(entry: Entry) -> bool:
     return all(candidate.rejection_reason != UNPROMISING for candidate in entry.candidates)
 
 
-def _put(store: Store, entry: Entry) -> Entry:
-    """Store an entry and return the current one. An entry of a longer or more thorough search replaces it."""
-    current = store.get(entry.key)
-    is_replaced = current is not None and (
-        (not current.complete and current.tune_seconds < entry.tune_seconds)
-        or (not _is_thorough(current) and _is_thorough(entry))
-    )
-    return store.put(entry, replace=is_replaced)
-
-
 # Tuning
 
 
@@ -230,7 +220,8 @@ def _tune(
             if isinstance(result, Result):
                 faults += Layers(store).add_faults(result.job.key, result.job.text, result.faults)
                 if result.entry is not None:
-                    entries[result.job.key] = _put(store, result.entry)
+                    is_open = _stored(store, result.job) is None  # unless another process has tuned it
+                    entries[result.job.key] = store.put(result.entry, replace=is_open)
                 else:
                     failed.append((result.job.text, result.reason))
             progress.show(result)
