@@ -256,15 +256,11 @@ def report() -> Report:
     )
 
 
-def visible_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that this process sees, without making a context on them. Raises UnavailableError if there is none."""
-    return tuple(map(_gpu, range(_usable_cuda().gpu_count)))
+def usable_cuda() -> CudaState:
+    """Return the state of CUDA, with one GPU at least, and load cuDNN, without making a context on a GPU.
 
-
-def _usable_cuda() -> CudaState:
-    """Return the state of CUDA, and load cuDNN. Raises UnavailableError or LibraryError if one of them cannot be used.
-
-    A missing driver is reported before a missing libcudnn, which would not help without the driver.
+    Raises UnavailableError or LibraryError if one of them cannot be used. A missing driver is reported before a missing
+    libcudnn, which would not help without the driver.
     """
     state = cuda_state()
     if problem := _why_without_cuda(state):
@@ -275,7 +271,7 @@ def _usable_cuda() -> CudaState:
 
 @process_cache  # only success: exceptions are not cached
 def _probe() -> None:
-    _usable_cuda()
+    usable_cuda()
     handle = raw.cudnnHandle_t()
     raw.call("cudnnCreate", byref(handle))
     raw.call("cudnnDestroy", handle)

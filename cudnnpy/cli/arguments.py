@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cudnnpy._checks.byte_counts import read_bytes
-from cudnnpy.availability import UnavailableError, visible_gpus, why_unavailable
+from cudnnpy.availability import UnavailableError, usable_cuda, why_unavailable
 
 
 class UsageError(ValueError):
@@ -46,7 +46,7 @@ def check_ordinal(device: int, advice: str = "") -> None:
     """Raise UnavailableError unless cuDNN can be used and there is a GPU of this ordinal. `advice` ends the message."""
     if why := why_unavailable():
         raise UnavailableError(why + advice)
-    count = len(visible_gpus())
+    count = usable_cuda().gpu_count
     if not 0 <= device < count:
         there = "0, the only GPU here" if count == 1 else f"an ordinal from 0 to {count - 1}"
         raise UnavailableError(f"--device must be {there}; got {device}{advice}")

@@ -15,7 +15,7 @@ import cudnnpy
 from cudnnpy import TensorSpec, reference
 from cudnnpy import store as stores
 from cudnnpy._planning.problem_notation import parse
-from cudnnpy.availability import visible_gpus
+from cudnnpy.availability import usable_cuda
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.store import Entry
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
@@ -131,7 +131,7 @@ def test_what_a_program_plans_is_tuned() -> None:
 def test_the_parent_knows_the_keys_of_its_workers() -> None:
     """It looks them up by what the driver says of GPUs on which it has no context."""
     gpus = tune_problem.tuning_gpus()
-    assert len(gpus) == len(visible_gpus())
+    assert len(gpus) == usable_cuda().gpu_count
     problem, options = parse(PROBLEMS[0])
     for gpu in gpus:
         worker = GpuWorker(gpu.uuid)

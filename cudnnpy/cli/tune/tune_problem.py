@@ -23,7 +23,7 @@ from cudnnpy._core.cuda_python import gpu_facts
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy.availability import visible_gpus
+from cudnnpy.availability import usable_cuda
 from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.measuring.child_process import StartError
@@ -274,7 +274,7 @@ def _fitting(waiting: Sequence[_Task], place: Place, present: Sequence[Place]) -
 
 def tuning_gpus() -> list[TuningGpu]:
     """Return the visible GPUs by ordinal, without making a CUDA context. Raises UnavailableError if there is none."""
-    return [TuningGpu(uuid_of(device), device, _kind(device)) for device in range(len(visible_gpus()))]
+    return [TuningGpu(uuid_of(device), device, _kind(device)) for device in range(usable_cuda().gpu_count)]
 
 
 def _kind(device: int) -> str:

@@ -20,6 +20,7 @@ from cudnnpy import DeviceProfile, Graph, raw
 from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import engine_name
 from cudnnpy._planning.problem_notation import parse, text_of
+from cudnnpy._process.cuda_state import CudaState
 from cudnnpy.cli import arguments, command
 from cudnnpy.cli import explain as explain_module
 from cudnnpy.tuning.profiles import planner_process
@@ -312,7 +313,7 @@ def test_arguments_that_do_not_fit_are_one_line(capsys, given, message):
 def test_an_ordinal_that_is_not_here_is_refused(monkeypatch, capsys, count, there):
     monkeypatch.setattr(arguments, "why_unavailable", lambda: None)
     monkeypatch.setattr("cuda.core.system.get_num_devices", lambda: 8)  # CUDA_VISIBLE_DEVICES hides the others
-    monkeypatch.setattr(arguments, "visible_gpus", lambda: count * ("a GPU",))
+    monkeypatch.setattr(arguments, "usable_cuda", lambda: CudaState("13.0", "13.0", count, None))
     assert command.main(["explain", TEXT, "--device", "7"]) == 2
     assert f"--device must be {there}; got 7" in capsys.readouterr().err
 
