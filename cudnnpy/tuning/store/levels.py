@@ -11,7 +11,7 @@ from cudnnpy._checks.option_values import printable
 from cudnnpy._core.caller_warning import warn
 from cudnnpy._process.module_state import declare, fork_safe_lock
 from cudnnpy.tuning.store.entry import Entry, Fault, Key, without_options
-from cudnnpy.tuning.store.store import Store, is_blank
+from cudnnpy.tuning.store.store import Store
 
 VARIABLE, LAYERS_VARIABLE = "CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"
 USER = "user"
@@ -55,7 +55,7 @@ class Layers:
     @property
     def is_blank(self) -> bool:
         """Whether no layer has anything."""
-        return all(is_blank(store) for _, store in self._all)
+        return not any(len(store) or store.info().faults for _, store in self._all)
 
     def faults_of(self, key: Key) -> list[Fault]:
         """Return the faults of the problem of a key in all layers."""

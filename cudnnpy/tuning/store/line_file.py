@@ -97,10 +97,9 @@ class LineFile:
         lines = sorted(_every_line(self._current()), key=lambda line: line[_ID])
         return b"".join([_header(records=len(lines)), *lines])
 
-    def count(self, kind: str = "") -> int:
-        """Return how many records of a kind there are, or of all kinds."""
-        lines, name = self._current(), kind.encode()
-        return len(lines[name]) if kind else sum(map(len, list(lines.values())))
+    def count(self, kind: str) -> int:
+        """Return how many records of a kind there are."""
+        return len(self._current()[kind.encode()])
 
     def _current(self) -> _Groups:
         try:

@@ -343,11 +343,6 @@ def why_not_written(store: Store) -> str:
     return store._file.memory_reason
 
 
-def is_blank(store: Store) -> bool:
-    """Return whether a store has neither entries nor faults."""
-    return not store._lines.count()
-
-
 def _id(kind: str, key: Key) -> str:
     if not isinstance(key, Key):
         raise TypeError(f"key must be a Key; got {error_repr(key)}")
