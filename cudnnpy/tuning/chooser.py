@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -79,9 +79,7 @@ class TuningChooser(RankedChooser):
     @property
     def left_out(self) -> dict[str, str]:
         """The rejection reasons of the candidates with a fault, by the candidates' names."""
-        if self._faults is None:
-            self._read_faults()
-        return self._faults or {}
+        return self._read_faults() if self._faults is None else self._faults
 
     def rejections(self) -> Mapping[str, Rejection]:
         """Return the candidates with a stored fault, and those that failed when the problem was measured."""
@@ -93,20 +91,14 @@ class TuningChooser(RankedChooser):
         found = self._autotuned() if self._is_autotuned else self._stored()
         if found.candidate is None or found.entry is None:
             return None
-        found.candidate.store_layer = found.layer
-        return Chosen(found.candidate, partial(self._considered, found.entry))
+        found.candidate.store_layer, entry = found.layer, found.entry
+        # The candidates are read from the store when they are asked for, since most callers do not need them.
+        return Chosen(found.candidate, lambda: [*map(Candidate, self._whole(entry).candidates)])
 
     def chosen(self) -> bool:
         """Add the problem to the open recordings. Return whether the choice is a guess, since a freeze forbids measuring."""
         recording.note(self._problem, self._options)
         return self._is_frozen
-
-    def _considered(self, entry: Entry) -> list[Candidate]:
-        """Return the candidates that were considered for a choice.
-
-        They are read from the store only now, since most callers do not need them.
-        """
-        return [Candidate(choice) for choice in self._whole(entry).candidates]
 
     def _whole(self, entry: Entry) -> Entry:
         """Return an entry of the store with its candidates."""
@@ -141,7 +133,8 @@ class TuningChooser(RankedChooser):
     def _key(self) -> Key:
         return stored_choice.key_of(self._problem, self._options, self._target)
 
-    def _read_faults(self) -> None:
+    def _read_faults(self) -> dict[str, str]:
+        """Add the faults that the store has now to the known ones, and return all."""
         self._faults = self._faults or {}
         if not self._is_blank:
             self._faults |= {
@@ -149,6 +142,7 @@ class TuningChooser(RankedChooser):
                 for fault in self._store.faults_of(self._key)
                 if fault.driver == stored_choice.driver()
             }
+        return self._faults
 
     def _add_faults(self, faults: Sequence[FoundFault]) -> None:
         """Store faults, whose candidates are not chosen from now on."""
@@ -216,9 +210,9 @@ class TuningChooser(RankedChooser):
         Return the winner, or the choice that another process stored first.
         """
         measurement = measurer.measure(self._problem, self._options, self._limit, self.left_out)
-        self._compiled = measurement.compiled
-        entry = self.noted(measurement)
-        if entry is None:
+        self._add_faults(measurement.faults)
+        self._compiled, self._failed, entry = measurement.compiled, measurement.rejected, measurement.entry
+        if entry is None or entry.key != self._key:
             is_rejected = before.candidate is not None and before.candidate.name in {*self.left_out, *self._failed}
             return _Stored() if is_rejected else before
         entry = _faster(before, entry, measurement)
@@ -226,12 +220,6 @@ class TuningChooser(RankedChooser):
         if choice.candidate is None or measurement.was_memory_limited or not before.fits:
             return choice
         return self._kept(entry, before.entry, choice)
-
-    def noted(self, measurement: Measurement) -> Entry | None:
-        """Note rejected candidates, and store faults. Return the entry, or None if it has another key."""
-        self._add_faults(measurement.faults)
-        self._failed, entry = measurement.rejected, measurement.entry
-        return entry if entry is not None and entry.key == self._key else None
 
     def _kept(self, entry: Entry, before: Entry | None, choice: _Stored) -> _Stored:
         """Store an entry, and return its choice; another process's choice if that was stored first and is valid here."""
