@@ -21,7 +21,7 @@ from cudnnpy._core.untrusted_json import plain
 from cudnnpy._planning import problem_notation, selection
 from cudnnpy._planning.choice import Choice, GpuKind
 from cudnnpy._planning.chooser import Request, check_device
-from cudnnpy._planning.engines import Target
+from cudnnpy._planning.engines import Target, gpu_kind
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.cli import arguments
 from cudnnpy.cli.arguments import UsageError
@@ -176,7 +176,7 @@ def _explained(request: Request, memory: int, rows: Sequence[Choice], path: str 
     `memory` is the GPU's in bytes, and `path` the source of its profile.
     """
     problem, options, target, limit = request[:4]
-    key, chooser = key_of(problem, options, target), TuningChooser(request)
+    key, chooser = key_of(problem, options, gpu_kind(target)), TuningChooser(request)
     found, stored, not_stored, candidates = levels.current().get(key), None, _NOTHING_STORED, tuple(rows)
     if found is not None:
         entry = found.entry

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._checks.byte_counts import bytes_text
-from cudnnpy._planning.choice import Choice
+from cudnnpy._planning.choice import Choice, GpuKind
+from cudnnpy._planning.engines import Target, gpu_kind
 from cudnnpy.cli.arguments import UsageError, check_writable, is_ordinal, positive, size
 from cudnnpy.cli.text_table import choice_cells, printed, say, show, show_progress, table
 from cudnnpy.cli.tune import tune_problem
@@ -25,6 +26,7 @@ from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 from cudnnpy.tuning.profiles.planner_process import PlannerProcess
 from cudnnpy.tuning.store.entry import Entry, Key
 from cudnnpy.tuning.store.store import Store
+from cudnnpy.tuning.stored_choice import key_of
 
 Choose = Callable[[ListedProblem], Entry]
 
@@ -128,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         check_writable(options.output, overwrite=options.force)
     with _on_gpu(options.device) if options.time else _for_profile(options.device) as (kind, choose):
-        keys = [tune_problem.key_for(request.problem, request.options, kind) for request in requests]
+        keys = [key_of(request.problem, request.options, kind) for request in requests]
         if before and keys and before[0].key[2:5] != keys[0][2:5]:
             raise UsageError(f"--device must be as in {options.compare}, {before[0].key.gpu}; got {keys[0].gpu}")
         for error in errors:
@@ -173,20 +175,20 @@ def _read(path: str) -> list[Entry]:
     return entries
 
 
-# The GPU kind (TuningGpu.kind), and the function that chooses for it
+# The GPU kind, and the function that chooses for it
 
 
 @contextmanager
-def _for_profile(name: str) -> Iterator[tuple[str, Choose]]:
+def _for_profile(name: str) -> Iterator[tuple[GpuKind, Choose]]:
     """Plan for the GPU of a device profile."""
     profile = DeviceProfile.load(name)
     device_profile.check_release()
     with closing(PlannerProcess(profile)) as planner:
-        yield profile.text, lambda request: planner.plan(request.problem, request.options)
+        yield gpu_kind(Target(profile=profile.text)), lambda request: planner.plan(request.problem, request.options)
 
 
 @contextmanager
-def _on_gpu(ordinal: str) -> Iterator[tuple[str, Choose]]:
+def _on_gpu(ordinal: str) -> Iterator[tuple[GpuKind, Choose]]:
     """Run the default choices on a GPU of this machine. The entries have their times and errors."""
     gpus, device = tune_problem.tuning_gpus(), int(ordinal)
     if device >= len(gpus):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cudnnpy._planning.candidates import Candidate, try_plan
 from cudnnpy._planning.chooser import Chosen, Rejection, Request
-from cudnnpy._planning.engines import load_plan
+from cudnnpy._planning.engines import gpu_kind, load_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.errors import CudnnError, StatusError
 from cudnnpy.tuning import recording, stored_choice
@@ -131,7 +131,7 @@ class TuningChooser(RankedChooser):
 
     @cached_property
     def _key(self) -> Key:
-        return stored_choice.key_of(self._problem, self._options, self._target)
+        return stored_choice.key_of(self._problem, self._options, gpu_kind(self._target))
 
     def _read_faults(self) -> dict[str, str]:
         """Add the faults that the store has now to the known ones, and return all."""

@@ -17,7 +17,7 @@ from cudnnpy import raw
 from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Choice, invalid_text
+from cudnnpy._planning.choice import Choice, GpuKind, invalid_text
 from cudnnpy._planning.engines import Target, gpu_kind
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import serialized_candidate
@@ -31,7 +31,7 @@ from cudnnpy.tuning.store.entry import Entry, Key, canonical_json
 _OPTIONS = ("deterministic", "tf32", "workspace_limit")  # the options that a measured choice depends on
 
 
-def key_of(problem: Problem, options: PlanningOptions, target: Target) -> Key:
+def key_of(problem: Problem, options: PlanningOptions, gpu: GpuKind) -> Key:
     """Return the key of a choice: the problem, the options, the GPU and the release of cuDNN.
 
     `prefer` affects the key only through the workspace limit that it implies, because the store holds autotune results only.
@@ -40,7 +40,7 @@ def key_of(problem: Problem, options: PlanningOptions, target: Target) -> Key:
     return Key(
         text_of(problem),
         canonical_json({option: getattr(options, option) for option in _OPTIONS}),
-        *gpu_kind(target),
+        *gpu,
         raw.version(),
     )
 
@@ -94,7 +94,7 @@ def entry_of(
     """
     is_measured = choice.milliseconds is not None
     return Entry(
-        key_of(problem, options, target),
+        key_of(problem, options, gpu_kind(target)),
         choice_text(problem, options),
         choice.stored,
         options.tune_seconds if is_measured else 0.0,

@@ -19,7 +19,8 @@ from cudnnpy import raw
 from cudnnpy import store as stores
 from cudnnpy._planning.selection import plan_for
 from cudnnpy.cli.tune.dask_cluster import ABSENCE_SECONDS, DaskCluster
-from cudnnpy.cli.tune.tune_problem import Job, Result, distribute, key_for, tuning_gpus
+from cudnnpy.cli.tune.tune_problem import Job, Result, distribute, tuning_gpus
+from cudnnpy.tuning.stored_choice import key_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = ROOT / "tests" / "shared"
@@ -53,7 +54,7 @@ def test_a_cluster_tunes_on_each_gpu(scheduler: str) -> None:
     with closing(DaskCluster(scheduler)) as cluster:
         assert sorted(gpu.kind for gpu in cluster.gpus) == sorted(gpu.kind for gpu in tuning_gpus())
         kind = cluster.gpus[0].kind
-        jobs = [Job(text, 0.5, kind, key_for(*parse(text), kind)) for text in PROBLEMS]
+        jobs = [Job(text, 0.5, kind, key_of(*parse(text), kind)) for text in PROBLEMS]
         jobs.append(jobs[0]._replace(text="forward nonsense"))
         reports = distribute(jobs, cluster.present, ABSENCE_SECONDS)
         found = {one.job.text: one for one in reports if isinstance(one, Result)}
@@ -63,7 +64,7 @@ def test_a_cluster_tunes_on_each_gpu(scheduler: str) -> None:
     for text, one in found.items():
         assert one.reason == ""
         assert one.entry is not None
-        assert one.entry.key == key_for(*parse(text), kind)
+        assert one.entry.key == key_of(*parse(text), kind)
         assert one.entry.choice.milliseconds is not None
         assert one.entry.key.cudnn == raw.version()
     with stores.open("") as store:  # the entries serve this process: nothing is measured again

@@ -17,7 +17,7 @@ from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 
 import cudnnpy
 from cudnnpy import Convolution, DeviceProfile, Graph, Plan, TensorSpec, store
-from cudnnpy._planning.engines import Target
+from cudnnpy._planning.engines import Target, gpu_kind
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy.cli import command
 from cudnnpy.handle import Handle
@@ -127,7 +127,7 @@ def test_the_profile_is_that_of_this_gpu(profile_file: Path) -> None:
 @pytest.mark.parametrize("text", CONVOLUTIONS)
 def test_a_plan_for_the_profile_has_the_key_of_this_gpu(plans: Path, text: str) -> None:
     problem, options = parse(text)
-    assert entry_for(plans, text).key == key_of(problem, options, Target(Handle.default(0)))
+    assert entry_for(plans, text).key == key_of(problem, options, gpu_kind(Target(Handle.default(0))))
 
 
 @pytest.mark.parametrize("text", CONVOLUTIONS)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 import cudnnpy
 import cudnnpy.torch
 from cudnnpy import Convolution, ConvolutionTranspose, FusedConvolution, Graph, TensorSpec
-from cudnnpy._planning.engines import Target
+from cudnnpy._planning.engines import Target, gpu_kind
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.selection import plan_for
 from cudnnpy.handle import Handle
@@ -164,7 +164,7 @@ SPECS = TensorSpec(X, "float32"), TensorSpec(W, "float32")
 def of_another_driver() -> Entry:
     """Tune, and replace the entry by one that was measured elsewhere."""
     plan = CONVOLUTION.plan("forward", *SPECS)
-    key = stored_choice.key_of(plan.problem, PlanningOptions(), Target(Handle.default(0)))
+    key = stored_choice.key_of(plan.problem, PlanningOptions(), gpu_kind(Target(Handle.default(0))))
     found = levels.current().get(key)
     assert found is not None
     assert key.gpu

@@ -19,6 +19,7 @@ from cudnnpy.availability import usable_cuda
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.store import Entry
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
+from cudnnpy.tuning.stored_choice import key_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 3.0  # for each problem, beside other tests
@@ -136,12 +137,12 @@ def test_the_parent_knows_the_keys_of_its_workers() -> None:
     for gpu in gpus:
         worker = GpuWorker(gpu.uuid)
         try:
-            job = tune_problem.Job(PROBLEMS[0], 0.2, gpu.kind, tune_problem.key_for(problem, options, gpu.kind))
+            job = tune_problem.Job(PROBLEMS[0], 0.2, gpu.kind, key_of(problem, options, gpu.kind))
             entry = tune_problem.tune_on(worker, job).entry
         finally:
             worker.close()
         assert entry is not None
-        assert entry.key == tune_problem.key_for(problem, options, gpu.kind)
+        assert entry.key == key_of(problem, options, gpu.kind)
         assert entry.tune_seconds == 0.2
 
 

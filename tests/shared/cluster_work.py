@@ -16,6 +16,7 @@ import stand_in_tuning
 
 import cudnnpy
 from cudnnpy import raw
+from cudnnpy._planning.choice import GpuKind
 from cudnnpy.cli.tune.tune_problem import Job, TuningGpu
 from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.store.entry import Entry
@@ -39,8 +40,8 @@ class Work(NamedTuple):
     """
 
     folder: str
-    kinds: tuple[str, ...] = stand_in_tuning.KINDS[:1] * 2
-    odd_kinds: tuple[str, ...] | None = None
+    kinds: tuple[GpuKind, ...] = stand_in_tuning.KINDS[:1] * 2
+    odd_kinds: tuple[GpuKind, ...] | None = None
     odd_version: str = cudnnpy.__version__
     behaviours: Mapping[str, str] = {}
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cudnnpy._planning.choice import Choice
+from cudnnpy._planning.choice import Choice, GpuKind
 from cudnnpy.cli.tune.tune_problem import Job
 from cudnnpy.tuning.store.entry import Entry, Key
+
+KIND = GpuKind("NVIDIA H200", "9.0", 132)
 
 
 def candidate(name: str, source: str, milliseconds: float | None, workspace: int | None = 0, **fields: Any) -> Choice:
@@ -29,9 +31,8 @@ CANDIDATES = (
 
 def entry(text: str, candidates: tuple[Choice, ...] = CANDIDATES, chosen: int = 2, **fields: Any) -> Entry:
     """An entry that chooses one of some candidates."""
-    key = Key(
-        json.dumps({"problem": text}), "{}", fields.pop("gpu", "NVIDIA H200"), "9.0", 132, fields.pop("cudnn", 91900)
-    )
+    kind = KIND._replace(name=fields.pop("gpu", KIND.name))
+    key = Key(json.dumps({"problem": text}), "{}", *kind, fields.pop("cudnn", 91900))
     choice = candidates[chosen]._replace(spread=0.02, error=0.1)
     of_choice = {name: fields.pop(name) for name in Choice._fields if name in fields}
     plain: dict[str, Any] = {
@@ -47,6 +48,6 @@ def entry(text: str, candidates: tuple[Choice, ...] = CANDIDATES, chosen: int = 
     return Entry(**{**plain, **fields})
 
 
-def job(text: str, seconds: float, kind: str = "") -> Job:
+def job(text: str, seconds: float, kind: GpuKind = KIND) -> Job:
     """A job for which `entry` makes the entry."""
     return Job(text, seconds, kind, entry(text).key)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from made_up_entries import entry
 
 from cudnnpy import __version__
-from cudnnpy._planning.choice import Choice, Engine
+from cudnnpy._planning.choice import Choice, Engine, GpuKind
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.tune_problem import TuningGpu
 from cudnnpy.tuning.measurement import Measurement
@@ -29,13 +29,10 @@ from cudnnpy.tuning.store.entry import Entry
 
 Message = dict[str, Any]
 
-KINDS = (
-    '{"deviceName": "Stand-in A", "deviceVer": 900, "multiProcessorCount": 132}',
-    '{"deviceName": "Stand-in B", "deviceVer": 800, "multiProcessorCount": 108}',
-)
+KINDS = GpuKind("Stand-in A", "9.0", 132), GpuKind("Stand-in B", "8.0", 108)
 
 
-def gpus_of(*kinds: str) -> list[TuningGpu]:
+def gpus_of(*kinds: GpuKind) -> list[TuningGpu]:
     """GPUs of these kinds."""
     return [TuningGpu(f"GPU-{device}", device, kind) for device, kind in enumerate(kinds)]
 
@@ -92,10 +89,9 @@ def as_told(text: str, device: int, seconds: float) -> Entry:
 def tuned(text: str, device: int, seconds: float, kind: int = 0, **fields: object) -> Entry:
     """An entry for a problem on a kind of GPU."""
     from cudnnpy._planning.problem_notation import parse
-    from cudnnpy.cli.tune import tune_problem
+    from cudnnpy.tuning.stored_choice import key_of
 
-    problem, options = parse(text)
-    key = tune_problem.key_for(problem, options, KINDS[kind])
+    key = key_of(*parse(text), KINDS[kind])
     return entry(text, **{"tune_seconds": seconds, "made_with": {"device": str(device)}, **fields})._replace(key=key)
 
 

@@ -7,7 +7,6 @@ process starts is left out.
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 import time
@@ -20,9 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from cudnnpy._core.cuda_python import gpu_facts
-from cudnnpy._planning.engines import Target
-from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.choice import GpuKind
 from cudnnpy.availability import usable_cuda
 from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.measurement import FoundFault, Measurement
@@ -45,7 +42,7 @@ class Job(NamedTuple):
 
     text: str  #: the problem in the notation, with the options that the choice depends on
     seconds: float  #: the time limit of the search
-    kind: str  #: the GPU kind to tune it on
+    kind: GpuKind  #: the GPU kind to tune it on
     key: Key  #: the key of its entry
     thorough: bool = False  #: whether all candidates are measured, and not only until several in a row gain nothing
     #: faults of its candidates, stored or found now, which are not run again with the same driver
@@ -57,7 +54,7 @@ class TuningGpu(NamedTuple):
 
     uuid: str
     device: int
-    kind: str
+    kind: GpuKind
 
 
 class Place(NamedTuple):
@@ -274,30 +271,19 @@ def _fitting(waiting: Sequence[_Task], place: Place, present: Sequence[Place]) -
 
 def tuning_gpus() -> list[TuningGpu]:
     """Return the visible GPUs by ordinal, without making a CUDA context. Raises UnavailableError if there is none."""
-    return [TuningGpu(uuid_of(device), device, _kind(device)) for device in range(usable_cuda().gpu_count)]
-
-
-def _kind(device: int) -> str:
-    """Return the kind of a GPU as the properties of a device profile that make it."""
-    name, capability, multiprocessors = gpu_facts(device)
-    version = 10 * int(capability.replace(".", ""))  # 900
-    return json.dumps({"deviceName": name, "deviceVer": version, "multiProcessorCount": multiprocessors})
-
-
-def key_for(problem: Problem, options: PlanningOptions, kind: str) -> Key:
-    """Return the store key of a problem on a GPU kind."""
-    return stored_choice.key_of(problem, options, Target(None, kind))
+    devices = range(usable_cuda().gpu_count)
+    return [TuningGpu(uuid_of(device), device, GpuKind(*gpu_facts(device))) for device in devices]
 
 
 def jobs_of(
-    requests: Sequence[ListedProblem], kinds: Iterable[str], seconds: float | None, thorough: bool = False
+    requests: Sequence[ListedProblem], kinds: Iterable[GpuKind], seconds: float | None, thorough: bool = False
 ) -> list[Job]:
     """Return one job for each problem and GPU kind, with the longest time limit of its requests or the one that is passed."""
     jobs: dict[Key, Job] = {}
     for request in requests:
         limit = request.options.tune_seconds if seconds is None else seconds
         for kind in kinds:
-            key = key_for(request.problem, request.options, kind)
+            key = stored_choice.key_of(request.problem, request.options, kind)
             if key not in jobs or jobs[key].seconds < limit:
                 jobs[key] = Job(stored_choice.choice_text(request.problem, request.options), limit, kind, key, thorough)
     return list(jobs.values())

@@ -25,12 +25,14 @@ from stand_in_tuning import KINDS
 
 import cudnnpy
 from cudnnpy import store as stores
+from cudnnpy._planning.choice import GpuKind
 from cudnnpy._planning.problem_notation import parse
 from cudnnpy.cli import command
 from cudnnpy.cli.tune import dask_cluster
 from cudnnpy.cli.tune.dask_cluster import ClusterError, DaskCluster
-from cudnnpy.cli.tune.tune_problem import Job, Result, distribute, key_for
+from cudnnpy.cli.tune.tune_problem import Job, Result, distribute
 from cudnnpy.tuning.store.entry import Entry
+from cudnnpy.tuning.stored_choice import key_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PROBLEMS = tuple(f"forward {batch}x8x9x9 16x8x3x3 pad=1 float16 channels_last" for batch in range(1, 9))
@@ -87,8 +89,8 @@ def work(tmp_path: Path) -> Work:
     return Work(str(tmp_path))
 
 
-def job(text: str, kind: str = KINDS[0]) -> Job:
-    return Job(text, 1.5, kind, key_for(*parse(PROBLEMS[0]), kind)._replace(problem=json.dumps(text)))
+def job(text: str, kind: GpuKind = KINDS[0]) -> Job:
+    return Job(text, 1.5, kind, key_of(*parse(PROBLEMS[0]), kind)._replace(problem=json.dumps(text)))
 
 
 def run(cluster: DaskCluster, jobs: Sequence[Job], absence_seconds: float = 30.0) -> Iterator[Result]:

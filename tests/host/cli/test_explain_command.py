@@ -17,7 +17,7 @@ from stored import export
 
 import cudnnpy
 from cudnnpy import DeviceProfile, Graph, raw
-from cudnnpy._planning.choice import Choice
+from cudnnpy._planning.choice import Choice, GpuKind
 from cudnnpy._planning.engines import engine_name
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy._process.cuda_state import CudaState
@@ -359,7 +359,7 @@ def stored_here(monkeypatch):
         made_up_entries.candidate("engine 2", "engines", 0.25),
     )
     entry = made_up_entries.entry(TEXT, rows, 1, made_with={"cudnnpy": "0.2.0", "driver": "13.0"})
-    entry = entry._replace(key=explain_module.key_of(problem, options, explain_module.Target()))
+    entry = entry._replace(key=explain_module.key_of(problem, options, GpuKind("", "", 0)))
     explain_module.levels.current().writable.put(entry)
     return entry
 

@@ -17,15 +17,16 @@ from stored import export
 
 from cudnnpy import Graph, raw
 from cudnnpy._planning.choice import Engine, deserialize
+from cudnnpy._planning.engines import Target, gpu_kind
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy.cli import command
-from cudnnpy.cli.tune import tune_problem
 from cudnnpy.errors import PlanningError
 from cudnnpy.tuning.measuring import child_process
 from cudnnpy.tuning.profiles import planner_process
 from cudnnpy.tuning.profiles.device_profile import FIRST_RELEASE
 from cudnnpy.tuning.store.store import Store
+from cudnnpy.tuning.stored_choice import key_of
 
 ROOT = Path(__file__).resolve().parents[3]
 CONVOLUTION = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
@@ -147,9 +148,9 @@ class TestForAProfile:
         *_, file = plan(*limits)
         found = {entry.key: entry for entry in Store(file, read_only=True)}
         assert len(found) == len(limits)
-        kind = json.dumps(properties())
+        kind = gpu_kind(Target(profile=json.dumps(properties())))
         for text, limit in limits.items():
-            entry = found[tune_problem.key_for(*parse(text), kind)]
+            entry = found[key_of(*parse(text), kind)]
             assert json.loads(entry.key.options)["workspace_limit"] == limit
             assert parse(entry.text)[1] == PlanningOptions(workspace_limit=limit)
 

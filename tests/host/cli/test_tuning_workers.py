@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_entries import job
+from made_up_entries import KIND, job
 from process_groups import has_ended
 from stand_in_tuning import gpus_of, worker
 
@@ -43,7 +43,7 @@ def local_places(gpus: Sequence[TuningGpu], make: Callable[[str], Any]) -> Itera
 
 
 def run(texts: Sequence[str], devices: int = 1, behaviour: str = "as_told") -> list[Result | LostPlace]:
-    return distributed([job(text, 1.0) for text in texts], gpus_of(*[""] * devices), behaviour)
+    return distributed([job(text, 1.0) for text in texts], gpus_of(*[KIND] * devices), behaviour)
 
 
 def distributed(jobs: Sequence[Job], gpus: Sequence[TuningGpu], behaviour: str = "as_told") -> list[Result | LostPlace]:
@@ -129,7 +129,7 @@ def test_ctrl_c_at_any_moment_ends_the_distribution(chosen: int) -> None:
             signal.raise_signal(signal.SIGINT)
         return trace
 
-    with pytest.raises(KeyboardInterrupt), local_places(gpus_of("", ""), StoppableWorker) as places:
+    with pytest.raises(KeyboardInterrupt), local_places(gpus_of(KIND, KIND), StoppableWorker) as places:
         reports = distribute(jobs, lambda: places)
         next(reports)
         before = sys.gettrace()
@@ -164,22 +164,23 @@ def test_a_device_that_cannot_be_used_is_left_out(behaviour: str, reason: str) -
 
 
 def test_without_a_device_that_can_be_used_every_problem_says_so() -> None:
-    lost, *reports = distributed([job("one", 1.0), job("two", 1.0)], [TuningGpu("GPU-1", 1, "")], "all_but_one")
+    lost, *reports = distributed([job("one", 1.0), job("two", 1.0)], [TuningGpu("GPU-1", 1, KIND)], "all_but_one")
     assert isinstance(lost, LostPlace)
     assert reasons(reports) == dict.fromkeys(["one", "two"], "no GPU is left to tune it on")
 
 
 def test_a_problem_is_tuned_on_a_device_of_its_kind() -> None:
-    jobs = [job(f"problem {number}", 1.0, kind) for number in range(3) for kind in ("old", "new", "none")]
-    reports = distributed(jobs, gpus_of("old", "new", "old"))
-    places = Counter((report.job.kind, report.place) for report in reports if isinstance(report, Result))
+    old, new, none = (KIND._replace(name=name) for name in ("old", "new", "none"))
+    jobs = [job(f"problem {number}", 1.0, kind) for number in range(3) for kind in (old, new, none)]
+    reports = distributed(jobs, gpus_of(old, new, old))
+    places = Counter((report.job.kind.name, report.place) for report in reports if isinstance(report, Result))
     assert places.keys() <= {("old", "GPU 0"), ("old", "GPU 2"), ("new", "GPU 1"), ("none", "")}
     assert sum(places.values()) == 9
     assert places["none", ""] == 3
 
 
 def test_processes_end_when_nobody_asks_for_further_results() -> None:
-    with local_places(gpus_of("", ""), worker("as_told")) as places:
+    with local_places(gpus_of(KIND, KIND), worker("as_told")) as places:
         first = next(distribute([job("one", 1.0), job("hang", 60.0), job("hang 2", 60.0)], lambda: places))
         begin = time.monotonic()
     assert isinstance(first, Result)

@@ -20,6 +20,7 @@ from cudnnpy._planning import known_issues, problem_notation, selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import Choice, GpuKind
 from cudnnpy._planning.chooser import chooser_of
+from cudnnpy._planning.engines import Target, gpu_kind
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.errors import NoAlgorithmError
@@ -56,7 +57,7 @@ def planned(
 
 
 def standing(problem: MadeUp = SUMS, **options: Any) -> Entry:
-    found = levels.current().get(stored_choice.key_of(problem, PlanningOptions(**options), TARGET))
+    found = levels.current().get(stored_choice.key_of(problem, PlanningOptions(**options), gpu_kind(TARGET)))
     assert found is not None
     return found.entry
 
@@ -96,7 +97,7 @@ def faults() -> list[tuple[str, str, str, str]]:
 
 def add_fault(candidate: str, driver: str = "13.0", problem: MadeUp = SUMS) -> str:
     """Store a fault of a candidate; return the rejection reason for it."""
-    key = stored_choice.key_of(problem, PlanningOptions(), TARGET)
+    key = stored_choice.key_of(problem, PlanningOptions(), gpu_kind(TARGET))
     levels.current().add_faults(key, "its text", [(candidate, "access outside", "reads beyond x", driver)])
     return f"access outside on {levels.current().user.faults()[0].made_at[:10]}: reads beyond x"
 
@@ -177,7 +178,8 @@ def test_the_key_has_the_gpu_and_the_release(cudnn: Cudnn, monkeypatch: pytest.M
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
     with monkeypatch.context() as patch:
-        patch.setattr(stored_choice, "gpu_kind", lambda target: GpuKind("another", "", 1))
+        for module in (chooser, stored_choice):
+            patch.setattr(module, "gpu_kind", lambda target: GpuKind("another", "", 1))
         assert planned().store_layer == ""
     assert planned().store_layer == "user"
     monkeypatch.setattr(raw, "version", lambda: 99999)
@@ -186,8 +188,8 @@ def test_the_key_has_the_gpu_and_the_release(cudnn: Cudnn, monkeypatch: pytest.M
 
 def test_a_profile_has_the_key_of_its_gpu(cudnn: Cudnn) -> None:
     text = json.dumps({"deviceName": "NVIDIA H200", "deviceVer": 900, "multiProcessorCount": 132})
-    target = stored_choice.Target(profile=text)
-    key = stored_choice.key_of(SUMS, PlanningOptions(workspace_limit=7), target)
+    target = Target(profile=text)
+    key = stored_choice.key_of(SUMS, PlanningOptions(workspace_limit=7), gpu_kind(target))
     assert key[2:] == ("NVIDIA H200", "9.0", 132, raw.version())
     assert key.problem == problem_notation.text_of(SUMS)
     assert json.loads(key.options) == {"deterministic": False, "tf32": True, "workspace_limit": 7}
@@ -235,7 +237,7 @@ def test_a_choice_that_says_it_needs_less_than_it_does_is_left_alone(cudnn: Cudn
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500))
     planned(workspace_limit=600)
     entry = standing(workspace_limit=600)
-    other = stored_choice.key_of(SUMS, PlanningOptions(workspace_limit=400), TARGET)
+    other = stored_choice.key_of(SUMS, PlanningOptions(workspace_limit=400), gpu_kind(TARGET))
     put(changed(entry, key=other, workspace_size=0))
     assert planned(workspace_limit=400).name == "engine 1"
     assert (standing(workspace_limit=400).choice.workspace_size, reasons()) == (0, [])
