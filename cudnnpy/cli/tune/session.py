@@ -194,11 +194,8 @@ def _stored(store: Store, job: Job) -> Entry | None:
     entry = store.get(job.key)
     if entry is None or entry.choice.milliseconds is None or not (entry.complete or entry.tune_seconds >= job.seconds):
         return None
-    return None if job.thorough and not _is_thorough(entry) else entry
-
-
-def _is_thorough(entry: Entry) -> bool:
-    return all(candidate.rejection_reason != UNPROMISING for candidate in entry.candidates)
+    was_thorough = all(candidate.rejection_reason != UNPROMISING for candidate in entry.candidates)
+    return None if job.thorough and not was_thorough else entry
 
 
 # Tuning
