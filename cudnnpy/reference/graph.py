@@ -19,7 +19,7 @@ from cudnnpy._core.dtypes import ROUNDOFF, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._layers.graph import Graph
 from cudnnpy.graph.kinds import KINDS, pointwise_name
-from cudnnpy.graph.operation_graph import Operation, OperationGraph, Uids
+from cudnnpy.graph.operation_graph import Operation, OperationGraph
 from cudnnpy.reference._arrays import Array, Float64, check_array, rounded
 from cudnnpy.reference._kinds import FUNCTIONS, Given, Made, Options, Specs
 
@@ -125,7 +125,7 @@ def evaluate(
     bounds = _Bounds(graph.compute_dtype, graph.options.tf32, notes, max(_ROUNDOFF.get(dtype, 0.0) for dtype in dtypes))
     with np.errstate(all="ignore"):
         for step in _steps(data, values):
-            found = bounds.of(step, {name: _of(uids, errors) for name, uids in step.operation.operands})
+            found = bounds.of(step, {name: _each(errors.__getitem__, uids) for name, uids in step.operation.operands})
             for name, uid in step.operation.results:
                 dtype = step.specs[name].dtype
                 stored = bounds.stored_roundoff(step.operation, dtype) if uid in virtual else _ROUNDOFF.get(dtype)
@@ -237,9 +237,9 @@ def _steps(graph: OperationGraph, values: dict[int, Array]) -> Iterator[_Step]:
     """Evaluate the operations in order, and put their results, rounded, into `values`."""
     specs = graph.specs
     for operation in graph.operations:
-        given = {name: _of(uids, values, _number) for name, uids in operation.operands}
+        given = {name: _each(lambda uid: _number(values[uid]), uids) for name, uids in operation.operands}
         given |= {name: _number(values[uid]) for name, uid in operation.results if uid in values}  # random ones
-        of_all = {name: _of(uids, specs) for name, uids in operation.tensors.items()}
+        of_all = {name: _each(specs.__getitem__, uids) for name, uids in operation.tensors.items()}
         made = FUNCTIONS[operation.kind](dict(operation.options), given, of_all)
         for name, uid in operation.results:
             assert made[name].shape == specs[uid].shape, (
@@ -247,11 +247,6 @@ def _steps(graph: OperationGraph, values: dict[int, Array]) -> Iterator[_Step]:
             )
             values[uid] = rounded(made[name], numpy_dtype(specs[uid].dtype))
         yield _Step(operation, dict(operation.options), given, of_all, made)
-
-
-def _of(uids: Uids, by_uid: Mapping[int, Any], convert: Any = lambda one: one) -> Any:
-    """Return the entry of an operand; a tuple of entries for a list."""
-    return tuple(convert(by_uid[uid]) for uid in uids) if isinstance(uids, tuple) else convert(by_uid[uids])
 
 
 def _number(array: Array) -> Array:
@@ -386,7 +381,7 @@ def _arrays_of(given: Given) -> Iterator[Array]:
 
 
 def _each(function: Any, *several: Any) -> Any:
-    """Apply a function to arrays, or to each of the arrays of lists."""
+    """Apply a function to operands, or to each of their elements where they are lists."""
     return tuple(map(function, *several)) if isinstance(several[0], tuple) else function(*several)
 
 
