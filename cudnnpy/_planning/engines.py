@@ -53,8 +53,12 @@ class Target:
         """Return the device property descriptor of a profile; None for a handle."""
         if self.profile is None:
             return None
-        attributes: dict[int, Any] = {raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION: self.profile}
-        return self.memoize("device", make=lambda: Descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, attributes))
+        attributes = {raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION: self.profile}
+        return self.descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, attributes)
+
+    def descriptor(self, kind: int, attributes: Mapping[Any, Any]) -> Descriptor:
+        """Return the finalized descriptor with these attributes, which is made once. Raises StatusError."""
+        return self.memoize(kind, *attributes.items(), make=lambda: Descriptor(kind, attributes))
 
     def memoize(self, *key: Hashable, make: Callable[[], T]) -> T:
         """Return the result of `make`, which is called once for each key. A copy of a StatusError that it raises is raised."""
@@ -239,28 +243,17 @@ def engine_count(graph: Descriptor) -> int:
 
 def _engine_descriptor(graph: Descriptor, target: Target, index: int) -> Descriptor:
     """Return the descriptor of an engine. Raises StatusError if it does not support the graph."""
-
-    def make() -> Descriptor:
-        return Descriptor(
-            raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR,
-            {
-                raw.CUDNN_ATTR_ENGINE_OPERATION_GRAPH: graph,
-                raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX: index,
-                raw.CUDNN_ATTR_ENGINE_DEVICEPROP: target.device(),
-            },
-        )
-
-    return target.memoize("engine", graph, index, make=make)
+    attributes = {
+        raw.CUDNN_ATTR_ENGINE_OPERATION_GRAPH: graph,
+        raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX: index,
+        raw.CUDNN_ATTR_ENGINE_DEVICEPROP: target.device(),
+    }
+    return target.descriptor(raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR, attributes)
 
 
 def _knob_choice(target: Target, kind: int, value: int) -> Descriptor:
-    attributes: dict[int, Any] = {
-        raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE: kind,
-        raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE: value,
-    }
-    return target.memoize(
-        "knob", kind, value, make=lambda: Descriptor(raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, attributes)
-    )
+    attributes = {raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE: kind, raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE: value}
+    return target.descriptor(raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, attributes)
 
 
 def engine(
