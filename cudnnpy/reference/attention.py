@@ -131,15 +131,10 @@ class Attention(NumpyOperation, device.Attention):
 
     def _in_float64(self, given: dict[str, Array], sizes: Sizes) -> dict[str, Float64]:
         """Return the arrays in float64, with the axes BHSD. Packed sequences are padded with zeros."""
-        without_layout = ("bias", "statistics", "lengths_q", "lengths_kv", "mask", *SCALES)
-        table = given.get("page_table")
-        values = {
-            name: array.astype(np.float64)
-            if name in without_layout
-            else in_layout_of(array.astype(np.float64), self.layout)
-            for name, array in given.items()
-            if name not in ("page_table", *device.PACKING)
-        }
+        table, unread = given.get("page_table"), ("page_table", *device.PACKING)
+        values = {name: array.astype(np.float64) for name, array in given.items() if name not in unread}
+        in_the_layout = [name for name in ("q", "k", "v", "out", "dout") if name in values]
+        values |= {name: in_layout_of(values[name], self.layout) for name in in_the_layout}
         if sizes.tokens is not None:
             packed = [name for name, array in values.items() if array.ndim == 3]
             values |= {name: _padded(name, values[name], sizes, given) for name in packed}
