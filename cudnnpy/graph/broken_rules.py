@@ -37,7 +37,6 @@ _REDUCTIONS = {
     raw.CUDNN_REDUCE_TENSOR_MIN,
 }
 _SOFTMAX_REDUCTIONS = {raw.CUDNN_REDUCE_TENSOR_ADD, raw.CUDNN_REDUCE_TENSOR_MAX}
-_LOGICAL = {raw.CUDNN_POINTWISE_LOGICAL_AND, raw.CUDNN_POINTWISE_LOGICAL_OR, raw.CUDNN_POINTWISE_LOGICAL_NOT}
 _MAX_FLOAT8_HEAD_SIZE = 128
 _INTERPOLATIONS = {raw.CUDNN_RESAMPLE_BILINEAR, raw.CUDNN_RESAMPLE_NEAREST}
 
@@ -67,13 +66,13 @@ def _is_fused_float64(graph: OperationGraph) -> bool:
     return not is_convolution and any(spec.dtype == "float64" for spec in graph.specs.values())
 
 
+def _composes_softmax(graph: OperationGraph) -> bool:
+    return _options(graph, "reduction", "op") == _SOFTMAX_REDUCTIONS and any(modes(graph, "exp"))
+
+
 def _is_softmax(graph: OperationGraph) -> bool:
-    is_composed = (
-        _kinds(graph) == {"pointwise", "reduction"}
-        and _options(graph, "reduction", "op") == _SOFTMAX_REDUCTIONS
-        and raw.CUDNN_POINTWISE_EXP in _options(graph, "pointwise", "mode")
-    )
-    return is_composed or _kinds(graph) == {"softmax"}
+    kinds = _kinds(graph)
+    return kinds == {"softmax"} or (kinds == {"pointwise", "reduction"} and _composes_softmax(graph))
 
 
 def _has_matmul_of_other_axes(graph: OperationGraph) -> bool:
@@ -87,9 +86,8 @@ def _has_matmul_of_two_dtypes(graph: OperationGraph) -> bool:
 
 
 def _is_attention_without_statistics(graph: OperationGraph) -> bool:
-    modes = _options(graph, "pointwise", "mode")
-    is_attention = len(of_kind(graph, "matmul")) == 2 and _options(graph, "reduction", "op") == _SOFTMAX_REDUCTIONS
-    return is_attention and raw.CUDNN_POINTWISE_EXP in modes and raw.CUDNN_POINTWISE_LOG not in modes
+    is_attention = len(of_kind(graph, "matmul")) == 2 and _composes_softmax(graph)
+    return is_attention and raw.CUDNN_POINTWISE_LOG not in _options(graph, "pointwise", "mode")
 
 
 def _is_of_images(graph: OperationGraph) -> bool:
@@ -107,10 +105,9 @@ def _reduces_other_axes(graph: OperationGraph) -> bool:
 
 
 def _has_uncommon_modes(graph: OperationGraph) -> bool:
-    outputs = {uid for uid in graph.in_memory if graph.specs[uid].dtype == "bool"}
-    logical = (one for one in graph.operations if one.kind == "pointwise" and one.option("mode") in _LOGICAL)
-    has_flags = any(uid in outputs for one in logical for _, uid in one.results)
-    return has_flags or raw.CUDNN_POINTWISE_FLOOR_MOD in _options(graph, "pointwise", "mode")
+    flags = {uid for uid in graph.in_memory if graph.specs[uid].dtype == "bool"}
+    logical = {uid for one, _ in modes(graph, "logical_") for _, uid in one.results}
+    return not flags.isdisjoint(logical) or any(modes(graph, "floor_mod"))
 
 
 _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
