@@ -100,10 +100,6 @@ _NAMES = {  # of the arguments of an operation, with the last of its results or 
     for (operation, results), optional in zip(_RESULTS.items(), (_PAGED, _OPTIONAL), strict=True)
     for has_last in (False, True)
 }
-_FLOAT8_NAMES = {
-    has_last: (*_INPUTS["forward"], *_PAGED, "mask", *SCALES, *_RESULTS["forward"][: 1 + has_last], *AMAX)
-    for has_last in (False, True)
-}
 # whose stride order new arrays have
 _LIKE = {"out": "q", "dout": "q", "dq": "q", "dk": "k", "dv": "v", "dbias": "bias"}
 _INT32: dict[str, Any] = {"dtype": "int32", "compute_dtype": "int32"}
@@ -444,9 +440,11 @@ class Attention(PreferenceOptions, ArrayOperation):
         inputs: Any = (q, k, v, bias, lengths_q, lengths_kv, seed, offset, offsets_q, offsets_kv, page_table, mask)
         outs, numbers = (out, array)[: 1 + is_wanted], (is_wanted, max_length_q, max_length_kv)
         if scales is not None:
-            if (count := len(scales) if isinstance(scales, tuple | list) else type(scales).__name__) != len(SCALES):
-                raise TypeError(f"scales must be a sequence of {len(SCALES)} arrays, {', '.join(SCALES)}; got {count}")
-            names, inputs, outs = _FLOAT8_NAMES[is_wanted], (*inputs, *scales), (*outs, None, None)
+            if (got := len(scales) if isinstance(scales, tuple | list) else type(scales).__name__) != len(SCALES):
+                raise TypeError(f"scales must be a sequence of {len(SCALES)} arrays, {', '.join(SCALES)}; got {got}")
+            count = len(inputs)
+            names = *names[:count], *SCALES, *names[count:], *AMAX
+            inputs, outs = (*inputs, *scales), (*outs, None, None)
         return self._run("Attention.forward", self, type(self)._forward, names, inputs, outs, stream, *numbers)
 
     def backward(
