@@ -395,19 +395,16 @@ def _of_float8(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention
         uid = tensors["b" if tensors["a"] in made else "a"]  # v, q
         if graph.specs[uid].shape[-1] > _MAX_FLOAT8_HEAD_SIZE:
             yield uid, f"a head size of {_MAX_FLOAT8_HEAD_SIZE} or less within attention of float8"
-    indices = {tensors["y"] for _, tensors in modes(graph, "gen_index")}
+    axis = {tensors["y"]: one.option("axis") for one, tensors in modes(graph, "gen_index")}
     combined = {uid for _, tensors in modes(graph, "logical_and") for uid in (tensors["x"], tensors["b"])}
     have_sizes = all({"k_override", "n_override"} & tensors.keys() for _, tensors in products)
+    masks = (
+        "a comparison of queries >= keys by their indices, or of both with lengths in a conjunction, beside the valid"
+    )
     for one, tensors in modes(graph, "cmp_"):
-        is_causal = pointwise_name(one.option("mode")) == "cmp_ge" and {tensors["x"], tensors["b"]} <= indices
-        if not is_causal and not (have_sizes and tensors["y"] in combined):
-            yield (
-                tensors["y"],
-                (
-                    "a comparison of the indices of queries and keys, or of both with lengths in a conjunction, beside the "
-                    "valid sizes of both products, within attention of float8"
-                ),
-            )
+        compared = pointwise_name(one.option("mode")), axis.get(tensors["x"]), axis.get(tensors["b"])
+        if compared != ("cmp_ge", 2, 3) and not (have_sizes and tensors["y"] in combined):
+            yield tensors["y"], f"{masks} sizes of both products, within attention of float8"
     for _, tensors in modes(graph, "add"):
         for uid in {*graph.in_memory} & {tensors["x"], tensors["b"]}:
             yield uid, "no place in a sum within attention of float8"

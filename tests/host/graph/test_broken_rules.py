@@ -337,6 +337,10 @@ def test_attention_of_float8_has_few_masks() -> None:
         rows, columns = (g.pointwise("gen_index", scores, axis=axis) for axis in (2, 3))
         return selected(g, scores, g.pointwise("cmp_ge", rows, columns))
 
+    def reversed_(g: Graph, scores: Any) -> Any:
+        rows, columns = (g.pointwise("gen_index", scores, axis=axis) for axis in (2, 3))
+        return selected(g, scores, g.pointwise("cmp_ge", columns, rows))
+
     def of_lengths(g: Graph, scores: Any) -> Any:
         lengths = [g.tensor(name, TensorSpec((B, 1, S, 1), "int32", (1, 1, 0, 1))) for name in ("rows", "columns")]
         pairs = zip((2, 3), lengths, strict=True)
@@ -351,8 +355,12 @@ def test_attention_of_float8_has_few_masks() -> None:
             "bias",
             "no place in a sum within attention of float8",
         )
-        for change in (of_a_window, of_lengths):  # without the valid sizes of the products
-            rejected(attention(change, dtype=dtype), "an intermediate result", "a comparison of the indices of queries")
+        for change in (of_a_window, reversed_, of_lengths):  # without the valid sizes of the products
+            rejected(
+                attention(change, dtype=dtype),
+                "an intermediate result",
+                "a comparison of queries >= keys by their indices, or of both",
+            )
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(SHAPES, "v", (B, H, S, 144))
             wide = attention(dtype=dtype, v=(H * S * 144, S * 144, 144, 1))
