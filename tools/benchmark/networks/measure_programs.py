@@ -7,7 +7,6 @@ Times are by the host's clock over calls in a row.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
 import sys
 import time
@@ -17,6 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cudnnpy.torch
 from cudnnpy import store
 from tools.benchmark.networks import models
 from tools.benchmark.timing import Budget, interleaved, quiet, summary, within
@@ -30,8 +30,7 @@ TOLERANCE = {
     "training": 1e-1,
 }  # to the float32 result; wider where torch's own difference is (allowed)
 
-# The function convert(module, x) gives a callable that runs the module on cudnnpy; looked up in this file.
-EXAMPLE, FUNCTION = Path(__file__).parents[3] / "docs" / "examples" / "torch_network.py", "convert"
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
 Call = Callable[[], Any]
 
@@ -66,7 +65,7 @@ class Contender(NamedTuple):
 
 
 class Absent(Exception):
-    """A contender is missing; the row has the reason."""
+    """A contender does not work here; the row has the reason."""
 
 
 def measure(torch: Any, program: Program, row: dict[str, Any], tune_seconds: float | None = None) -> None:
@@ -167,9 +166,8 @@ def _inference(torch: Any, program: Program, row: dict[str, Any], lost: dict[str
         start = time.perf_counter()
         network = converted(model, x)
         row["convert_s"] = round(time.perf_counter() - start, 3)
-        layers = getattr(network, "rows", ())
-        row["layers"] = {by: sum(layer.by == by for layer in layers) for by in ("cudnnpy", "torch")}
-        row["left"] = [f"{layer.layer}: {layer.detail}" for layer in layers if layer.by == "torch"]
+        row["layers"] = {by: sum(layer.by == by for layer in network.rows) for by in ("cudnnpy", "torch")}
+        row["left"] = [f"{layer.layer}: {layer.detail}" for layer in network.rows if layer.by == "torch"]
         return without_gradients(network)
 
     makers: dict[str, Callable[[], Contender]] = {
@@ -194,27 +192,11 @@ def _compiled(torch: Any, model: Any, wrap: Callable[[Any], Call]) -> Call:
     return call
 
 
-def converted(model: Any, x: Any, file: Path = EXAMPLE) -> Any:
-    """Return the module on cudnnpy, by the example. Raises Absent if the example is missing."""
-    if not file.exists():
-        raise Absent(f"docs/examples/{file.name} is not there")
-    convert = getattr(_loaded(file), FUNCTION, None)
-    if convert is None:
-        raise Absent(f"docs/examples/{file.name} has no function {FUNCTION}")
-    return convert(model, x)
-
-
-@cache
-def _loaded(file: Path) -> Any:
-    """Return the example as a module, imported once; its other modules are in the same folder."""
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def converted(model: Any, x: Any) -> Any:
+    """Return the module on cudnnpy, by docs/examples/torch_network.py; its other modules are in the same folder."""
+    if str(EXAMPLES) not in sys.path:
+        sys.path.append(str(EXAMPLES))
+    return importlib.import_module("torch_network").convert(model, x)
 
 
 def captured(torch: Any, call: Call) -> Call:
@@ -265,15 +247,14 @@ def _training(
     # the norms of the gradients are compared, and the steps are timed; torch searches, and so does cudnnpy.torch
     makers: dict[str, Callable[[], Contender]] = {
         "torch": lambda: Contender(gradient),
-        "cudnnpy, fastest": lambda: Contender(gradient, _enabling(prefer="fastest")),
-        "cudnnpy": lambda: Contender(gradient, _enabling(**options)),
+        "cudnnpy, fastest": lambda: Contender(gradient, partial(cudnnpy.torch.enable, prefer="fastest")),
+        "cudnnpy": lambda: Contender(gradient, partial(cudnnpy.torch.enable, **options)),
     }
     checked = admit(torch, row, lost, makers, right, program.part)
     if "cudnnpy" in checked:
-        module = importlib.import_module("cudnnpy.torch")
-        counted = module.stats()
+        counted = cudnnpy.torch.stats()
         row["convolutions"] = {"taken": dict(counted.handled), "left": dict(counted.fallbacks)}
-        module.reset_stats()  # for the next row
+        cudnnpy.torch.reset_stats()  # for the next row
     return {name: contender._replace(call=step) for name, contender in checked.items()}
 
 
@@ -287,12 +268,3 @@ def _gradient(torch: Any, model: Any, x: Any, labels: Any) -> Any:
     torch.nn.functional.cross_entropy(model(x).float(), labels).backward()
     norm = torch.linalg.vector_norm
     return torch.stack([norm(parameter.grad.float()) for parameter in model.parameters()])
-
-
-def _enabling(**options: Any) -> Callable[[], AbstractContextManager[Any]]:
-    """Return the context manager that enables cudnnpy.torch. Raises Absent without that module."""
-    try:
-        module = importlib.import_module("cudnnpy.torch")
-    except ModuleNotFoundError as error:
-        raise Absent(f"no module {error.name}") from error
-    return partial(module.enable, **options)
