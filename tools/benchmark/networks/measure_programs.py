@@ -140,16 +140,11 @@ def allowance(off: float) -> float:
 # --- inference
 
 
-def inference_model(torch: Any, name: str, batch: int) -> tuple[Any, Any]:
-    """Return a network in float32 for inference, and its images."""
-    with models.exact_float32(torch):  # no search for what runs once
-        return models.build(torch, name).eval(), models.pictures(torch, name, batch)
-
-
 def _inference(torch: Any, program: Program, row: dict[str, Any], lost: dict[str, str]) -> dict[str, Contender]:
-    model, x = inference_model(torch, program.network, program.batch)
     with torch.no_grad():
-        with models.exact_float32(torch):
+        with models.exact_float32(torch):  # no search for what runs once
+            model = models.build(torch, program.network).eval()
+            x = models.pictures(torch, program.network, program.batch)
             right = model(x)
         model = model.half().to(memory_format=torch.channels_last)
         x = x.half().to(memory_format=torch.channels_last)
