@@ -5,7 +5,7 @@ They have the convolutions of torchvision's models (catalogue.txt); names and th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -68,20 +68,9 @@ def resnet50(torch: Any) -> Any:
 
 def mobilenet_v2(torch: Any) -> Any:
     """Sandler et al., 2018."""
-    n = torch.nn
-    layer = partial(conv_norm, torch)
-    layers, inside = layer(3, 32, 3, 2, act=n.ReLU6), 32
     table = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
-    for expansion, outside, blocks, first in table:
-        for block in range(blocks):
-            stride, wide = first if block == 0 else 1, inside * expansion
-            body = layer(inside, wide, act=n.ReLU6) if expansion > 1 else []
-            body += [*layer(wide, wide, 3, stride, wide, n.ReLU6), *layer(wide, outside)]
-            whole = n.Sequential(*body)
-            same = stride == 1 and inside == outside
-            layers.append(residual(torch, whole, n.Identity(), n.Identity()) if same else whole)
-            inside = outside
-    return n.Sequential(*layers, *layer(inside, 1280, act=n.ReLU6), *head(torch, 1280, 0.2))
+    rows = [(expansion, 3, first, outside, blocks) for expansion, outside, blocks, first in table]
+    return _inverted_residuals(torch, rows, torch.nn.ReLU6, has_excitation=False)
 
 
 def _excitation(torch: Any, channels: int, squeezed: int) -> Any:
@@ -101,9 +90,6 @@ def _excitation(torch: Any, channels: int, squeezed: int) -> Any:
 
 def efficientnet_b0(torch: Any) -> Any:
     """Tan and Le, 2019, without stochastic depth, which inference does not have."""
-    n = torch.nn
-    layer = partial(conv_norm, torch)
-    layers, inside = layer(3, 32, 3, 2, act=n.SiLU), 32
     table = (
         (1, 3, 1, 16, 1),
         (6, 3, 2, 24, 2),
@@ -113,17 +99,28 @@ def efficientnet_b0(torch: Any) -> Any:
         (6, 5, 2, 192, 4),
         (6, 3, 1, 320, 1),
     )
+    return _inverted_residuals(torch, table, torch.nn.SiLU, has_excitation=True)
+
+
+def _inverted_residuals(
+    torch: Any, table: Sequence[tuple[int, int, int, int, int]], act: Any, has_excitation: bool
+) -> Any:
+    """A network of inverted residual blocks. A row: expansion, size of the filters, first stride, filters, and blocks."""
+    n = torch.nn
+    layer = partial(conv_norm, torch)
+    layers, inside = layer(3, 32, 3, 2, act=act), 32
     for expansion, size, first, outside, blocks in table:
         for block in range(blocks):
             stride, wide = first if block == 0 else 1, inside * expansion
-            body = layer(inside, wide, act=n.SiLU) if expansion > 1 else []
-            body += layer(wide, wide, size, stride, wide, n.SiLU)
-            body += [_excitation(torch, wide, inside // 4), *layer(wide, outside)]
-            whole = n.Sequential(*body)
+            body = layer(inside, wide, act=act) if expansion > 1 else []
+            body += layer(wide, wide, size, stride, wide, act)
+            if has_excitation:
+                body.append(_excitation(torch, wide, inside // 4))
+            whole = n.Sequential(*body, *layer(wide, outside))
             same = stride == 1 and inside == outside
             layers.append(residual(torch, whole, n.Identity(), n.Identity()) if same else whole)
             inside = outside
-    return n.Sequential(*layers, *layer(inside, 1280, act=n.SiLU), *head(torch, 1280, 0.2))
+    return n.Sequential(*layers, *layer(inside, 1280, act=act), *head(torch, 1280, 0.2))
 
 
 def convnext_tiny(torch: Any) -> Any:
