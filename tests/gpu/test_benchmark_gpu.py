@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from tools.benchmark.runs import Rows
+from tools.benchmark.runs import measured
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +27,7 @@ def run(*words: str) -> str:
 def test_the_host_cost_is_measured(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     printed = run("tools.benchmark", "host", "--seconds", "50", "-o", str(file))
-    rows = Rows(file).rows
+    rows = measured(file)
     assert rows.keys() == {"host | float16", "host | float32"}, printed
     assert [row["error"] for row in rows.values() if row["error"]] == []
 
@@ -37,21 +37,21 @@ def test_tuning_is_summarized(tmp_path: Path) -> None:
     printed = run("tools.benchmark.tuning", "-o", str(file), "--seconds", "25", "--tune-seconds", "0.3")
     assert "contexts lost: 0" in printed
     assert "processes that ended or did not return: 0" in printed
-    assert Rows(file).rows
+    assert measured(file)
 
 
 def test_attention_is_summarized(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     printed = run("tools.benchmark.attention", "-o", str(file), "--seconds", "40", "--shapes", "8")
     assert "forward over the best road, all: " in printed
-    assert [row["error"] for row in Rows(file).rows.values() if row["error"]] == []
+    assert [row["error"] for row in measured(file).values() if row["error"]] == []
 
 
 def test_graphs_are_summarized(tmp_path: Path) -> None:
     file = tmp_path / "g.jsonl"
     printed = run("tools.benchmark.graphs", "-o", str(file), "--seconds", "60", "--cases", "4", "--tune-seconds", "0.3")
     assert "all, autotune over torch.compile: " in printed
-    assert [row["error"] for row in Rows(file).rows.values() if row["error"]] == []
+    assert [row["error"] for row in measured(file).values() if row["error"]] == []
 
 
 def test_a_survey_has_rows_that_are_judged(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.benchmark import runs
-from tools.benchmark.runs import Row, Rows, Task
+from tools.benchmark.runs import Row, Task
 
 
 def parser(module: str, description: str, seconds: float) -> argparse.ArgumentParser:
@@ -47,7 +47,7 @@ def main(
     if not given.summary:
         words = sys.argv[1:] if arguments is None else arguments
         ended = runs.supervise(given.rows, given.seconds, hang_seconds, parser.prog.split()[-1], words)
-    rows = list(Rows(given.rows).rows.values())
+    rows = list(runs.measured(given.rows).values())
     print("\n".join([*lines(rows), *([f"ended early: {ended}"] if ended else [])]))
     return int(bool(ended) or not rows or any(row["error"] for row in rows))
 

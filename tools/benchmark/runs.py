@@ -38,22 +38,14 @@ class Task(NamedTuple):
     measure: Callable[[dict[str, Any]], None]
 
 
-class Rows:
-    """The contents of a file of rows: runs by id, and rows by key, the last one where there are several."""
-
-    def __init__(self, file: Path) -> None:
-        self.runs: dict[str, dict[str, Any]] = {}
-        self.rows: dict[str, dict[str, Any]] = {}
-        for line in rows.read(file):
-            if "key" in line:
-                self.rows[line["key"]] = line
-            elif "run" in line and "begin" not in line:
-                self.runs[line["run"]] = line
+def measured(file: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of a file by key, the last one where there are several."""
+    return {line["key"]: line for line in rows.read(file) if "key" in line}
 
 
 def measure(torch: Any, tasks: Iterable[Task], file: Path, run: Mapping[str, Any]) -> int:
     """Measure the tasks that the file lacks within `run["seconds"]` in this process; return its exit status."""
-    end, known = time.monotonic() + run["seconds"], Rows(file).rows
+    end, known = time.monotonic() + run["seconds"], measured(file)
     writer = rows.Writer(file)
     writer.add(run)
     for task in tasks:
