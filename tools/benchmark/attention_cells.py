@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cudnnpy import TensorSpec
-from cudnnpy._core.layouts import packed_strides
 
 SEED = 1
 COUNT = 60
@@ -144,6 +143,11 @@ def _length(draw: random.Random) -> int:
     return -(-length // 64) * 64 if draw.random() < 0.6 else length
 
 
+def empty(torch: Any, spec: TensorSpec, device: str = "cuda") -> Any:
+    """Return a tensor as a spec has it."""
+    return torch.empty_strided(spec.shape, spec.strides, dtype=getattr(torch, spec.dtype), device=device)
+
+
 @lru_cache(maxsize=1)  # forward and backward of a problem follow one another
 def operands(torch: Any, cell: Cell, device: str = "cuda") -> tuple[dict[str, Any], dict[str, tuple[Any, Any]]]:
     """Return random inputs by name, with dout, out and statistics, and the exact results.
@@ -151,15 +155,11 @@ def operands(torch: Any, cell: Cell, device: str = "cuda") -> tuple[dict[str, An
     A result is float64, and has the norm by which its error is divided.
     """
     generator = torch.Generator(device).manual_seed(zlib.crc32(cell.text.encode()))
-
-    def random_like(spec: TensorSpec) -> Any:
-        dtype = getattr(torch, spec.dtype)
-        made = torch.empty_strided(spec.shape, spec.strides or packed_strides(spec.shape), dtype=dtype, device=device)
-        return made.normal_(generator=generator)
-
     specs = cell.specs()
-    given = {name: random_like(spec) for name, spec in specs.items() if not name.startswith("lengths")}
-    given["dout"] = random_like(specs["q"])
+    given = {name: empty(torch, spec, device) for name, spec in specs.items() if not name.startswith("lengths")}
+    given["dout"] = empty(torch, specs["q"], device)
+    for tensor in given.values():
+        tensor.normal_(generator=generator)
     for name, most in (("lengths_q", cell.queries), ("lengths_kv", cell.keys)):
         if name in specs:
             lengths = torch.randint(most // 2, most + 1, (cell.batch,), generator=generator, device=device)

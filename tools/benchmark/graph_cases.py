@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy import Graph, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides, packed_strides
+from tools.benchmark.attention_cells import empty
 
 SEED = 1
 EACH = 10  # of a family
@@ -235,11 +236,6 @@ def _norm_in_torch(aten: Any, case: Case, names: Sequence[str], *tensors: Any) -
         return aten._fused_rms_norm_backward(t["dy"], x, row, t["inverse"], scale, [True, True])
     # of a bias, only the data type matters
     return aten.native_layer_norm_backward(t["dy"], x, row, t["mean"], t["inverse"], scale, scale, [True] * 3)
-
-
-def empty(torch: Any, spec: TensorSpec, device: str = "cuda") -> Any:
-    """Return a tensor as a spec has it."""
-    return torch.empty_strided(spec.shape, spec.strides, dtype=getattr(torch, spec.dtype), device=device)
 
 
 def inputs(torch: Any, case: Case, seed: int = 0, device: str = "cuda") -> dict[str, Any]:

@@ -22,7 +22,8 @@ from cudnnpy._core.layouts import byte_extent
 from cudnnpy.errors import NoAlgorithmError
 from tools.benchmark import command, runs
 from tools.benchmark.attention import launch
-from tools.benchmark.graph_cases import EACH, FAMILIES, SEED, Case, drawn, empty, graph_of, inputs, program
+from tools.benchmark.attention_cells import empty
+from tools.benchmark.graph_cases import EACH, FAMILIES, SEED, Case, drawn, graph_of, inputs, program
 from tools.benchmark.networks.tensors import difference
 from tools.benchmark.runs import Row, Task, ratios
 from tools.benchmark.timing import Budget, quiet, rotation, summary, times_in_turns
