@@ -24,7 +24,7 @@ from tools.benchmark import command, runs
 from tools.benchmark.attention import launch
 from tools.benchmark.attention_cells import empty
 from tools.benchmark.graph_cases import EACH, FAMILIES, SEED, Case, drawn, graph_of, inputs, program
-from tools.benchmark.networks.tensors import difference
+from tools.benchmark.networks.tensors import difference, keeping
 from tools.benchmark.runs import Row, Task, ratios
 from tools.benchmark.timing import Budget, quiet, rotation, summary, times_in_turns
 
@@ -81,17 +81,6 @@ def measure(torch: Any, case: Case, tune_seconds: float, row: dict[str, Any]) ->
         with quiet():
             times = times_in_turns(torch, contenders, MOST, LEAST, Budget(TIMING_SECONDS), HOST_US)
         row["ms"] = {name: summary(measured) for name, measured in times.items()}
-
-
-def keeping(function: Callable[..., Any], *tensors: Any) -> Callable[[], Any]:
-    """Return a call that keeps its newest results, so that torch's allocator gives each set of inputs its own buffers."""
-    newest: list[Any] = [None]
-
-    def call() -> Any:
-        newest[0] = function(*tensors)
-        return newest[0]
-
-    return call
 
 
 def tasks(torch: Any, given: argparse.Namespace) -> Iterator[Task]:

@@ -63,24 +63,24 @@ def operands(torch: Any, cell: Cell) -> list[Operands]:
 
 
 def torch_call(torch: Any, cell: Cell, o: Operands) -> Callable[[], Any]:
-    """Return torch's own call. Its newest result lives until the next, so that the allocator rotates buffers as `out` does."""
-    layer, last = cell.layer, [None]
+    """Return torch's own call."""
+    layer = cell.layer
     axes = (layer.stride, layer.padding, layer.dilation)
     options = (*map(list, axes), layer.transposed, list(layer.output_padding), layer.groups)
     if cell.operation == "forward":
-        convolution = torch.ops.aten.convolution
-
-        def forward() -> Any:
-            last[:] = [convolution(o.x, o.w, o.bias, *options)]
-            return last[0]
-
-        return forward
+        return keeping(torch.ops.aten.convolution, o.x, o.w, o.bias, *options)
     mask = [cell.operation == "backward_data", cell.operation == "backward_filter", False]
     backward, wanted = torch.ops.aten.convolution_backward, mask.index(True)
+    return keeping(lambda: backward(o.dy, o.x, o.w, None, *options, mask)[wanted])
+
+
+def keeping(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    """Return a call that keeps its newest result until the next, so that torch's allocator rotates buffers as ours do."""
+    newest: list[Any] = [None]
 
     def call() -> Any:
-        last[:] = [backward(o.dy, o.x, o.w, None, *options, mask)[wanted]]
-        return last[0]
+        newest[0] = function(*arguments)
+        return newest[0]
 
     return call
 
