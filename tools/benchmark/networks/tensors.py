@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy.typing import ConvolutionOperation
 from tools.benchmark.networks.cells import Cell
+from tools.benchmark.networks.models import exact_float32
 from tools.benchmark.timing import rotation
 
 DEVICE = "cuda"
@@ -148,8 +149,5 @@ def difference(torch: Any, result: Any, expected: Any) -> Difference:
 def exact(torch: Any, cell: Cell, o: Operands) -> Any:
     """Return the result in float64, without torch's search."""
     wide = Operands(*(None if tensor is None else tensor.double() for tensor in o))
-    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
-    try:
+    with exact_float32(torch):
         return torch_call(torch, cell, wide)()
-    finally:
-        torch.backends.cudnn.benchmark = before
