@@ -38,11 +38,6 @@ class Layer(NamedTuple):
     bias: bool = False
 
     @property
-    def axes(self) -> int:
-        """Spatial axes: 1, 2 or 3."""
-        return len(self.size)
-
-    @property
     def depthwise(self) -> bool:
         """Whether the convolution is depthwise."""
         return self.groups == self.channels > 1

@@ -42,16 +42,13 @@ def facts(cell: Cell) -> dict[str, Any]:
 
 def plan_facts(plan: Any) -> dict[str, Any]:
     """Return the description of a plan, with its engine and knobs."""
-    engine = plan.engine
-    if dataclasses.is_dataclass(engine) and not isinstance(engine, type):
-        engine = dataclasses.asdict(engine)
     return {
         "name": plan.name,
         "source": plan.source,
         "operation": plan.operation,
-        "engine": engine,
+        "engine": plan.engine and dataclasses.asdict(plan.engine),
         "workspace": plan.workspace_size,
-        "notes": [str(getattr(note, "name", note)) for note in plan.notes],
+        "notes": list(plan.notes),
         "deterministic": plan.deterministic,
         "ms": plan.milliseconds,
     }
