@@ -34,24 +34,14 @@ INSTALL = ("install", *([] if sys.stdout.isatty() else ["-q"]), "--no-compile")
 ROOM = 12  # GB: PyTorch's wheels, and beside them the same unpacked
 
 
-def driver_cuda_version(library: str = "libcuda.so.1") -> int | None:
-    """Return the CUDA version of the installed driver as 1000 * major + 10 * minor, or None without a driver."""
+def driver_cuda_version() -> int:
+    """Return the CUDA version of the installed driver as 1000 * major + 10 * minor, or 0 without a driver."""
     try:
-        driver = ctypes.CDLL(library)
+        driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return None
+        return 0
     version = ctypes.c_int(0)
-    if driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
-        return None
-    return version.value
-
-
-def flavour_for(driver_version: int | None) -> str:
-    """Return the extra that suits a driver: cu13, cu12, or none where there is no driver or one older than CUDA 12."""
-    major = 0 if driver_version is None else driver_version // 1000
-    if major >= 13:
-        return "cu13"
-    return "cu12" if major == 12 else NONE
+    return version.value if driver.cuDriverGetVersion(ctypes.byref(version)) == 0 else 0
 
 
 def releases() -> dict[str, str]:
@@ -149,9 +139,11 @@ def brought_flavour(folder: Path) -> str:
 
 
 def flavour_here(without_driver: str) -> str:
-    """Return the flavour that suits this machine's driver, `without_driver` where there is none."""
-    flavour = flavour_for(driver_cuda_version())
-    return without_driver if flavour == NONE else flavour
+    """Return the flavour that suits this machine's driver, `without_driver` where there is none of CUDA 12 or newer."""
+    major = driver_cuda_version() // 1000
+    if major >= 13:
+        return "cu13"
+    return "cu12" if major == 12 else without_driver
 
 
 def names(text: str) -> list[str]:
