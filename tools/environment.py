@@ -179,22 +179,15 @@ def main(arguments: list[str] | None = None) -> None:
         default=NONE,
         help="what auto means where no driver is (default: none)",
     )
-    parser.add_argument(
-        "--pin",
-        action="append",
-        default=[],
-        metavar="NAME==VERSION",
-        help="a further requirement for pip; may be repeated",
-    )
     options = parser.parse_args(arguments)
     flavour: str = options.cudnn
-    pins: list[str] = options.pin
+    pins: list[str] = []
     if flavour == "auto":
         flavour = flavour_here(options.without_driver)
     if options.tested or flavour == "oldest":
         tested = releases().get(flavour)
         if tested is not None:
-            flavour, pins = flavour_of(tested), [*pins, tested]
+            flavour, pins = flavour_of(tested), [tested]
     if options.folder is None:
         print(flavour)
     else:
