@@ -17,7 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from tools import c_pages, public_api
@@ -60,7 +60,7 @@ def relinked(page: str, text: str) -> str:
     return "".join(parts)
 
 
-def sources(root: Path, start: tuple[str, ...]) -> Files:
+def sources(start: Iterable[str]) -> Files:
     """Return the files of the site: the pages `start`, and whatever they and the pages found so link to.
 
     What does not exist is left out, so that Sphinx reports the link with the page and the line.
@@ -69,7 +69,7 @@ def sources(root: Path, start: tuple[str, ...]) -> Files:
     waiting = list(start)
     while waiting:
         file = waiting.pop()
-        path = root / file
+        path = ROOT / file
         if place(file) in found or not path.is_file():
             continue
         found[place(file)] = path.read_bytes()
@@ -116,10 +116,9 @@ def reference() -> Files:
     return files
 
 
-def build(out: Path, root: Path = ROOT, files: Files | None = None) -> int:
+def build(out: Path) -> int:
     """Write the folder of sources and build the site from it; return the exit status of Sphinx."""
-    if files is None:
-        files = {**sources(root, tuple(pages(root))), **reference(), **c_pages.pages()}
+    files = {**sources(pages()), **reference(), **c_pages.pages()}
     folder = out / "source"
     for stale in (folder, out / "html"):
         shutil.rmtree(stale, ignore_errors=True)
@@ -131,10 +130,10 @@ def build(out: Path, root: Path = ROOT, files: Files | None = None) -> int:
     return subprocess.run(command, check=False).returncode
 
 
-def pages(root: Path) -> Iterator[str]:
+def pages() -> Iterator[str]:
     """Yield the pages that the site starts from: all of docs/, and those at the top that are for readers."""
-    for path in sorted((root / "docs").rglob("*.md")):
-        yield path.relative_to(root).as_posix()
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        yield path.relative_to(ROOT).as_posix()
     yield from ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 
