@@ -46,11 +46,6 @@ def exported(module: str) -> list[str]:
     ]
 
 
-def module_of(path: str) -> str:
-    """Return the module that a dotted path starts with."""
-    return max((name for name in MODULES if f"{path}.".startswith(f"{name}.")), key=len)
-
-
 def members(kind: type) -> list[str]:
     """Return the public methods, properties and fields of a class that this package defines, and that the class has."""
     names = dict.fromkeys(

@@ -46,8 +46,7 @@ _SKIPPED_MACROS = {
 # Typedefs that hide a pointer to something opaque behind `void *`; made distinct handle types of our own.
 _VOID_HANDLES = {"cudnnBackendDescriptor_t": "cudnnBackendDescriptor"}
 
-# CUDA's own types, which are not part of cuDNN but appear in its prototypes.
-_EXTERNAL_HANDLES = {"cudaStream_t", "cudaGraph_t"}
+# CUDA's own enums, which are not part of cuDNN but appear in its prototypes.
 _EXTERNAL_ENUMS = {"libraryPropertyType"}
 
 _PREPROCESSING = {CursorKind.MACRO_DEFINITION, CursorKind.MACRO_INSTANTIATION, CursorKind.INCLUSION_DIRECTIVE}
@@ -81,7 +80,7 @@ def parse(directories: dict[str, Path]) -> TranslationUnit:
     for directory in directories.values():
         arguments += ["-isystem" if directory != directories["cudnn"] else "-I", str(directory)]
     source = "#include <cudnn.h>\n#include <cudnn_backend.h>\n"
-    source += "unsigned long long probe_size_t = sizeof(size_t);\nint64_t probe_int64;\nsize_t probe_size;\n"
+    source += "int64_t probe_int64;\nsize_t probe_size;\n"
     unit = Index.create().parse(
         "cudnnpy_probe.c",
         arguments,
