@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 Record = dict[str, Any]
@@ -111,14 +112,16 @@ def c_type_of(name: str, comment: str) -> str:
     return named.group(1)
 
 
-class Comments:
+class _Told:
     """Attribute types read from the comments on the descriptor types."""
 
-    def __init__(self) -> None:
+    def __init__(self, comments: Iterable[str]) -> None:
         self.types: dict[str, list[str]] = {}
         self.single: set[str] = set()
+        for comment in comments:
+            self._add(comment)
 
-    def add(self, comment: str) -> None:
+    def _add(self, comment: str) -> None:
         """Reads both forms: `- NAME (TYPE or TYPE, count)`, and NAME on a line with `- TYPE; count` below it."""
         waiting: list[str] = []
         typed = True
@@ -144,14 +147,15 @@ class Comments:
                 self.single.add(name)
 
 
-def complete(records: list[Record], comments: Comments) -> None:
+def complete(records: list[Record], comments: Iterable[str]) -> None:
     """Gives every attribute its "types" and where they come from; raises if one is missing or a source is stale."""
+    told = _Told(comments)
     attributes = [r for r in records if r.get("enum") == "cudnnBackendAttributeName_t"]
     names = {r["name"] for r in attributes}
     known = {r["name"] for r in records if r.get("enum") == "cudnnBackendAttributeType_t"}
     problems = [
         f"{n}: in the comments, not in the enum (a misspelling? see _MISSPELT)"
-        for n in comments.types
+        for n in told.types
         if n not in names | _UNDECLARED
     ]
     problems += [
@@ -159,8 +163,8 @@ def complete(records: list[Record], comments: Comments) -> None:
     ]
     for record in attributes:
         name = record["name"]
-        if name in comments.types:
-            record["types"], record["from"] = comments.types[name], "comment"
+        if name in told.types:
+            record["types"], record["from"] = told.types[name], "comment"
             if name in _FROM_TABLE:
                 problems.append(f"{name}: in the reviewed table, though the comments tell its type now")
         elif re.search(r"(DESC|DESCS|DESCRIPTOR|DESCRIPTORS)$", name):
@@ -170,7 +174,7 @@ def complete(records: list[Record], comments: Comments) -> None:
         else:
             problems.append(f"{name}: no source tells its type; review it and add it to tools/generate/attributes.py")
             continue
-        if name in comments.single and name not in _SEVERAL:
+        if name in told.single and name not in _SEVERAL:
             record["count"] = 1
         problems += [f"{name}: unknown attribute type {t}" for t in record["types"] if t not in known]
     if problems:

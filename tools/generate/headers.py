@@ -105,16 +105,16 @@ def read(directories: dict[str, Path] | None = None) -> list[Record]:
     values = {m["name"]: m["value"] for m in macros if m["kind"] == "macro"}
     version = f"{values['CUDNN_MAJOR']}.{values['CUDNN_MINOR']}.{values['CUDNN_PATCHLEVEL']}"
     records: list[Record] = [{"kind": "source", "cudnn": version}, *macros]
-    comments, held = attributes.Comments(), kinds.Kinds()
+    comments: list[str] = []  # on the kinds of descriptors
     for cursor in unit.cursor.get_children():
         if cursor.kind in _PREPROCESSING:
             continue  # macros were read above
         if _header(cursor, root):
-            records += _declaration(cursor, root, comments, held)
+            records += _declaration(cursor, root, comments)
         elif cursor.kind == CursorKind.TYPEDEF_DECL and cursor.spelling in _EXTERNAL_ENUMS:
             records += _enum(cursor, cursor.underlying_typedef_type.get_declaration(), "cuda")
     attributes.complete(records, comments)
-    kinds.complete(records, held)
+    kinds.complete(records, comments)
     return records
 
 
@@ -126,7 +126,7 @@ def _header(cursor: Cursor, root: Path) -> str | None:
     return Path(file.name).stem.removeprefix("cudnn_")
 
 
-def _declaration(cursor: Cursor, root: Path, comments: attributes.Comments, held: kinds.Kinds) -> Iterator[Record]:
+def _declaration(cursor: Cursor, root: Path, comments: list[str]) -> Iterator[Record]:
     header = _header(cursor, root)
     if cursor.kind == CursorKind.FUNCTION_DECL:
         yield _function(cursor, str(header))
@@ -138,12 +138,12 @@ def _declaration(cursor: Cursor, root: Path, comments: attributes.Comments, held
     elif cursor.kind == CursorKind.ENUM_DECL:
         pass  # anonymous enums come with their typedef; a named one must have one too, or it would be lost
     elif cursor.kind == CursorKind.TYPEDEF_DECL:
-        yield from _typedef(cursor, comments, held)
+        yield from _typedef(cursor, comments)
     elif cursor.kind != CursorKind.UNEXPOSED_DECL or list(cursor.get_children()):
         raise GeneratorError(f"{cursor.location}: unknown construct {cursor.kind} {cursor.spelling!r}")
 
 
-def _typedef(cursor: Cursor, comments: attributes.Comments, held: kinds.Kinds) -> Iterator[Record]:
+def _typedef(cursor: Cursor, comments: list[str]) -> Iterator[Record]:
     name, underlying = cursor.spelling, cursor.underlying_typedef_type
     canonical = underlying.get_canonical()
     pointee = canonical.get_pointee() if canonical.kind == TypeKind.POINTER else None
@@ -152,10 +152,7 @@ def _typedef(cursor: Cursor, comments: attributes.Comments, held: kinds.Kinds) -
         yield from _enum(cursor, definition, "cudnn")
         if name == "cudnnBackendDescriptorType_t":
             # An enumerator here has two comments, and clang keeps only the one behind it: read the tokens.
-            for token in definition.get_tokens():
-                if token.kind == TokenKind.COMMENT:
-                    comments.add(token.spelling)
-                    held.add(token.spelling)
+            comments += [token.spelling for token in definition.get_tokens() if token.kind == TokenKind.COMMENT]
     elif name in _VOID_HANDLES and pointee is not None and pointee.kind == TypeKind.VOID:
         yield {"kind": "opaque", "name": _VOID_HANDLES[name]}
         yield {"kind": "handle", "name": name, "struct": _VOID_HANDLES[name]}

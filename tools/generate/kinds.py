@@ -7,6 +7,7 @@ everything else that it needs, either: reviewed tables say what.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 Record = dict[str, Any]
@@ -97,14 +98,10 @@ _RANGES = {
 }
 
 
-class Kinds:
-    """Kinds of descriptors read from the comments on the descriptor types."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, set[str]] = {}
-
-    def add(self, comment: str) -> None:
-        """Whatever kind is named between an attribute's own line and the next one's is that attribute's."""
+def _kinds_in(comments: Iterable[str]) -> dict[str, set[str]]:
+    """Whatever kind is named between an attribute's own line and the next one's is that attribute's."""
+    found: dict[str, set[str]] = {}
+    for comment in comments:
         name = ""
         for line in comment.splitlines():
             text = line.strip().lstrip("*").strip()
@@ -113,22 +110,23 @@ class Kinds:
             elif text.endswith(":"):  # "Finalization:" and the like end the attributes
                 name = ""
             if name:
-                self.found.setdefault(name, set()).update(re.findall(r"CUDNN_BACKEND_[\w*]+_DESCRIPTOR\b", text))
+                found.setdefault(name, set()).update(re.findall(r"CUDNN_BACKEND_[\w*]+_DESCRIPTOR\b", text))
+    return found
 
 
-def complete(records: list[Record], comments: Kinds) -> None:
+def complete(records: list[Record], comments: Iterable[str]) -> None:
     """Tells of attributes which kinds they "hold" and their "range", of kinds what they "require", of modes the "operation".
 
     Raises ValueError for a gap.
     """
-    enumerators = {r["name"]: r for r in records if r["kind"] == "enumerator"}
+    enumerators, found = {r["name"]: r for r in records if r["kind"] == "enumerator"}, _kinds_in(comments)
     kinds = [n for n, r in enumerators.items() if r["enum"] == "cudnnBackendDescriptorType_t"]
     problems = [f"{n}: in the reviewed table, but no header knows it" for n in _TABLE if n not in enumerators]
     for record in enumerators.values():
         name = record["name"]
         if "CUDNN_TYPE_BACKEND_DESCRIPTOR" not in record.get("types", ()):
             continue
-        told = comments.found.get(name, set())
+        told = found.get(name, set())
         if name in _TABLE and told and name not in _CORRECTED:
             problems.append(f"{name}: in the reviewed table, though the comments tell its kind now")
         pattern = {_TABLE[name]} if name in _TABLE else told

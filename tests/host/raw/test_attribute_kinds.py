@@ -247,14 +247,12 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(kinds, table, empty)
 
     def run(comment: str) -> dict[str, Any]:
-        told = kinds.Kinds()
-        told.add(comment)
         types = {"types": ["CUDNN_TYPE_BACKEND_DESCRIPTOR"]}
         of = {"enum": "cudnnBackendDescriptorType_t"}
         records = [{**record(f"CUDNN_BACKEND_{kind}_DESCRIPTOR"), **of} for kind in ("A", "OP_B", "OP_C")]
         records += [record(f"CUDNN_ATTR_{name}", **types) for name in ("OLD", "NEW")]
         records.append(record("CUDNN_ATTR_SIZE", types=["CUDNN_TYPE_INT64"]))
-        kinds.complete(records, told)
+        kinds.complete(records, [comment])
         return {r["name"]: r.get("holds") for r in records if r["name"].startswith("CUDNN_ATTR_")}
 
     return run  # fmt: skip

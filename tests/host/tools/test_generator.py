@@ -227,9 +227,7 @@ def attribute(name: str) -> list[dict[str, object]]:
 
 def complete(name: str, comment: str = "") -> dict[str, object]:
     found = attribute(name)
-    comments = attributes.Comments()
-    comments.add(comment)
-    attributes.complete(found, comments)
+    attributes.complete(found, [comment])
     return found[0]
 
 
