@@ -46,10 +46,12 @@ class Api:
         self.enums: dict[str, list[Record]] = {r["name"]: [] for r in records if r["kind"] == "enum"}
         for record in self.of("enumerator"):
             self.enums[record["enum"]].append(record)
+        self.values: dict[str, int] = {r["name"]: r["value"] for r in self.of("enumerator")}
         self.structs = {r["name"]: r for r in self.of("struct")}
         self.opaque = [r["name"] for r in self.of("opaque")]
         self.handles = {r["name"]: r["struct"] for r in self.of("handle")}
         self.aliases = {r["name"]: r["type"] for r in self.of("alias") if r["name"] != r["type"]}
+        self.named = {*self.handles, *self.structs, *self.aliases, *self.opaque}
         self.callbacks = {r["name"]: r for r in self.of("callback")}
 
     def of(self, kind: str) -> list[Record]:
@@ -74,7 +76,7 @@ class Api:
             name = "c_int"
         elif base in _SCALARS:
             name = _SCALARS[base]
-        elif base in self.handles or base in self.structs or base in self.aliases or base in self.opaque:
+        elif base in self.named:
             name = base
         else:
             raise ValueError(f"unknown C type {c_type!r}")
@@ -92,9 +94,8 @@ def _banner(api: Api, what: str) -> str:
 
 def _public_names(api: Api) -> list[str]:
     """`__all__` of the module and of its stub: every C name, in the order in which they are defined."""
-    enumerators = [member["name"] for members in api.enums.values() for member in members]
     types = [*api.opaque, *api.handles, *api.enums, *api.structs, *api.aliases, *api.callbacks]
-    names = [*_names(api.of("macro")), *types, *enumerators, *_names(api.of("function"))]
+    names = [*_names(api.of("macro")), *types, *api.values, *_names(api.of("function"))]
     return ["__all__ = [", *(f"    {name!r}," for name in names), "]"]
 
 
@@ -169,10 +170,9 @@ def module(api: Api) -> str:
     out += [f"    {r['name']!r}: {not_null(r)}," for r in api.of("function") if not_null(r)]
     out += ["}", "", "# C type of one element of each attribute type", "ATTRIBUTE_C_TYPES = {"]
     out += [f"    {r['value']}: {r['type']!r},  # {r['name']}" for r in api.enums["cudnnBackendAttributeType_t"]]
-    numbers = {r["name"]: r["value"] for r in api.enums["cudnnBackendAttributeType_t"]}
     out += ["}", "", "# attribute: the attribute types it takes, the usual one first", "ATTRIBUTE_TYPES = {"]
     for r in api.enums["cudnnBackendAttributeName_t"]:
-        listed = "".join(f"{numbers[t]}, " for t in r["types"]).rstrip(" ")
+        listed = "".join(f"{api.values[t]}, " for t in r["types"]).rstrip(" ")
         out.append(f"    {r['value']}: ({listed}),  # {r['name']}: {' or '.join(r['types'])}")
     single = [r for r in api.enums["cudnnBackendAttributeName_t"] if r.get("count") == 1]
     out += [
@@ -182,16 +182,14 @@ def module(api: Api) -> str:
         "SINGLE_ATTRIBUTES = frozenset(",
     ]
     out += ["    {", *(f"        {r['value']},  # {r['name']}" for r in single), "    }", ")"]
-    descriptors = {r["name"]: r["value"] for r in api.enums["cudnnBackendDescriptorType_t"]}
     out += ["", "# attribute that holds descriptors: their kinds", "ATTRIBUTE_KINDS = {"]
     for r in api.enums["cudnnBackendAttributeName_t"]:
         if "holds" in r:
-            listed = "".join(f"{descriptors[k]}, " for k in r["holds"]).rstrip(" ")
+            listed = "".join(f"{api.values[k]}, " for k in r["holds"]).rstrip(" ")
             out.append(f"    {r['value']}: ({listed}),  # {r['name']}: {_kinds_text(r)}")
-    values = {m["name"]: m["value"] for members in api.enums.values() for m in members}
-    out += ["}", "", *_needs(api, values)]
-    newer = [m for ms in api.enums.values() for m in ms if m.get("since", "") not in ("", "9.0.0")]
-    old = [m for ms in api.enums.values() for m in ms if "deprecated" in m]
+    out += ["}", "", *_needs(api)]
+    newer = [m for m in api.of("enumerator") if m.get("since", "") not in ("", "9.0.0")]
+    old = [m for m in api.of("enumerator") if "deprecated" in m]
     out += ["", "# enumerators newer than 9.0.0, and the deprecated ones with what the header names instead"]
     out += ["ENUMERATORS_SINCE = {", *(f"    {m['name']!r}: {m['since']!r}," for m in newer), "}"]
     out += ["ENUMERATORS_DEPRECATED = {", *(f"    {m['name']!r}: {tuple(m['deprecated'])!r}," for m in old), "}"]
@@ -208,24 +206,24 @@ def enumerator_names(api: Api) -> str:
     return sealed(_banner(api, "types"), "\n".join(lines) + "\n")
 
 
-def _needs(api: Api, values: dict[str, int]) -> list[str]:
+def _needs(api: Api) -> list[str]:
     """What cuDNN needs and does not check. A condition is a tuple of (attribute, its value or None for any)."""
 
     def when(condition: dict[str, str | None]) -> str:
-        return repr(tuple((values[name], value and values[value]) for name, value in condition.items()))
+        return repr(tuple((api.values[name], value and api.values[value]) for name, value in condition.items()))
 
     out = ["# kind of descriptor: before it is finalized, where a condition holds, one of these attributes must be set"]
     out += ["REQUIRED_ATTRIBUTES = {"]
     for r in api.enums["cudnnBackendDescriptorType_t"]:
         if "requires" in r:
-            rules = (f"({when(c)}, {tuple(values[n] for n in names)!r}), " for c, names in r["requires"])
+            rules = (f"({when(c)}, {tuple(api.values[n] for n in names)!r}), " for c, names in r["requires"])
             out.append(f"    {r['value']}: ({''.join(rules).rstrip(' ')}),  # {r['name']}")
     out += ["}", "", "# mode of an operation graph: the kind of operation that it must have, and a condition on it"]
     out += ["MODE_OPERATIONS = {"]
     for r in api.enums["cudnnBackendOperationGraphMode_t"]:
         if "operation" in r:
             kind, condition = r["operation"]
-            out.append(f"    {r['value']}: ({values[kind]}, {when(condition)}),  # {r['name']}: {kind}")
+            out.append(f"    {r['value']}: ({api.values[kind]}, {when(condition)}),  # {r['name']}: {kind}")
     out += ["}", "", "# attribute: the least and the largest number that it takes", "ATTRIBUTE_RANGES = {"]
     for r in api.enums["cudnnBackendAttributeName_t"]:
         if "range" in r:
@@ -332,8 +330,8 @@ def _parameter_type(api: Api, c_type: str) -> str:
     if base == "char":
         return "_Text"
     if depth:
-        known = base in api.handles or base in api.structs or base in api.aliases or base in api.opaque
-        return f"_Ref[{base}]" if known or base in api.callbacks else f"_Ref[{_SCALARS.get(base, 'c_int')}]"
+        known = base in api.named or base in api.callbacks
+        return f"_Ref[{base if known else _SCALARS.get(base, 'c_int')}]"
     if base in api.handles:
         return f"_Handle[{base}]"
     if base in api.callbacks:
