@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
-Record = dict[str, Any]
+from tools.generate.records import Record
 
 # What a value of each attribute type is in C, where the comment does not name a type that the headers declare.
 _C_TYPES = {

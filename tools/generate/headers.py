@@ -11,7 +11,6 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from clang.cindex import (
     AvailabilityKind,
@@ -27,8 +26,7 @@ from clang.cindex import (
 from cuda.pathfinder import find_nvidia_header_directory
 
 from tools.generate import attributes, kinds
-
-Record = dict[str, Any]
+from tools.generate.records import Record
 
 
 class GeneratorError(Exception):

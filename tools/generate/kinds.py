@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
-Record = dict[str, Any]
+from tools.generate.records import Record
 
 # Reviewed by hand: attributes of whose kind the comments say nothing, by their names without CUDNN_ATTR_. cuDNN 9.28
 # takes an open descriptor of the kind for each that can be set (tests/host/raw/test_attribute_kinds.py).

@@ -11,9 +11,7 @@ What C answers with a status stays C's: most functions check their arguments. Tw
 
 from __future__ import annotations
 
-from typing import Any
-
-Record = dict[str, Any]
+from tools.generate.records import Record
 
 # The getters of the other libraries take NULL for what the caller does not ask for.
 _LIBRARIES = frozenset({"graph", "ops", "cnn"})

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Any
 
 from cudnnpy.names import shortened
 from tools.generate.nulls import not_null
-from tools.generate.records import dump, seal, sealed
-
-Record = dict[str, Any]
+from tools.generate.records import Record, dump, seal, sealed
 
 _SCALARS = {
     "int": "c_int",
