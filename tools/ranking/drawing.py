@@ -10,12 +10,16 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from cudnnpy._core.layouts import byte_extent
+from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._convolution.specification import make_problem, planning_options
+from cudnnpy._core.layouts import TensorSpec, byte_extent, channels_last_strides, packed_strides
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import text_of
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.catalogue import Layer, Network
 from tools.benchmark.networks.cells import KINDS, OPERATIONS, Cell, in_order
-from tools.ranking.problems import problem_of
+from tools.benchmark.networks.plans import options
 
 LEFT_OUT = catalogue.FILE.with_name("left_out.txt")
 AROUND = 0.4  # the share of problems around networks' layers
@@ -70,12 +74,32 @@ def draw(seed: int, number: int, around: float = AROUND, free: float = 0.0, grou
             elif random.random() < around:
                 layer, batch = _around(random, layer), random.choice(_BATCHES)
             cell = Cell(layer, batch, random.choice(KINDS), random.choice(OPERATIONS), (name,))
-            problem, options = problem_of(cell)
+            problem, planning = problem_of(cell)
         except ValueError:  # an empty result
             continue
         macs = math.prod(problem.specs[-1].shape) * problem.reduction_length
         if sum(map(byte_extent, problem.specs)) <= _MAX_BYTES and macs <= _MAX_MACS:
-            return Drawn(number, text_of(problem, options), name)
+            return Drawn(number, text_of(problem, planning), name)
+
+
+def problem_of(cell: Cell) -> tuple[ConvolutionProblem, PlanningOptions]:
+    """Return the problem of a cell and its options. A transposed convolution's forward is a convolution's backward_data."""
+    layer, batch, kind = cell.layer, cell.batch, cell.kind
+
+    def spec(shape: tuple[int, ...]) -> TensorSpec:
+        strides = channels_last_strides(shape) if kind.channels_last else packed_strides(shape)
+        return TensorSpec(shape, kind.dtype, strides)
+
+    x, y = spec(layer.x_shape(batch)), spec(layer.y_shape(batch))
+    operation = cell.operation
+    if layer.transposed:
+        x, y = y, x
+        operation = {"forward": "backward_data", "backward_data": "forward"}.get(operation, operation)  # type: ignore[assignment]
+    with_bias = layer.bias and cell.operation == "forward"
+    bias = TensorSpec((layer.filters,), kind.dtype) if with_bias else None
+    given = ConvolutionOptions(**options(cell))
+    problem = ConvolutionProblem(*make_problem(given, operation, x, spec(layer.w_shape), y, bias=bias))
+    return problem, planning_options(given)
 
 
 def listed(file: Path, seed: int, only: str = "") -> list[Cell]:
