@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -23,7 +23,6 @@ from cudnnpy.tuning.measuring.gpu_worker import symptom_of
 from cudnnpy.tuning.measuring.gpus import uuid_of
 from tools.ranking.drawing import AROUND, Drawn, draw, listed, of_cell
 from tools.rows import FileError, Writer, read
-from tools.threads import run_side_by_side
 
 COMMAND = (sys.executable, "-P", "-m", "tools.ranking.child")
 _MAX_ENDS = 12  # of processes for one problem
@@ -107,6 +106,25 @@ def _noted(rows: dict[str, list[Any]]) -> Any:
                 rows[row[0]] = row
 
     return note
+
+
+def run_side_by_side(functions: Iterable[Callable[[], object]]) -> None:
+    """Run each function in a thread that Ctrl-C ends, and wait for all. The first error of a thread is raised at the end."""
+    errors = list[BaseException]()
+
+    def run(function: Callable[[], object]) -> None:
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(function,), daemon=True) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 def _start(uuid: str) -> WorkerProcess:
