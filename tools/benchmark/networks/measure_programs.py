@@ -43,14 +43,9 @@ class Program(NamedTuple):
     batch: int
 
     @property
-    def name(self) -> str:
-        """The name of the row."""
-        return f"{self.network} | batch {self.batch}"
-
-    @property
     def key(self) -> str:
         """The row's identity over all runs."""
-        return f"{self.part} | {self.name}"
+        return f"{self.part} | {self.network} | batch {self.batch}"
 
 
 INFERENCE = tuple(Program("inference", name, batch) for name in models.SIZES for batch in (1, 64))
