@@ -33,10 +33,7 @@ def tasks(torch: Any, given: argparse.Namespace) -> Iterator[Task]:
             yield Task(f"host | {dtype}", partial(host.measure, torch, dtype))
     for program in (*measure_programs.INFERENCE, *measure_programs.TRAINING):
         if program.part in given.sections:
-
-            def measured(row: dict[str, Any], program: measure_programs.Program = program) -> None:
-                measure_programs.measure(torch, program, row, given.tune_seconds)
-
+            measured = partial(measure_programs.measure, torch, program, tune_seconds=given.tune_seconds)
             yield Task(program.key, measured)
 
 

@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -127,13 +128,9 @@ def wrong(runs: Mapping[str, Any]) -> str:
 def tasks(torch: Any, given: argparse.Namespace) -> Iterator[Task]:
     """Yield the problems in the seed's order."""
     cells = [cell for cell in in_order(catalogue.read(given.list), given.seed) if re.search(given.only, cell.name)]
+    limits = {"tune_seconds": given.tune_seconds, "timing_seconds": given.timing_seconds}
     for cell in cells[: given.count]:
-
-        def measured(row: dict[str, Any], cell: Cell = cell) -> None:
-            with torch.no_grad():
-                measure(torch, cell, row, given.tune_seconds, given.timing_seconds)
-
-        yield Task(cell.key, measured)
+        yield Task(cell.key, torch.no_grad()(partial(measure, torch, cell, **limits)))
 
 
 def lines(rows: Sequence[Row]) -> Iterator[str]:
