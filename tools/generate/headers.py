@@ -107,8 +107,8 @@ def read(directories: dict[str, Path] | None = None) -> list[Record]:
     for cursor in unit.cursor.get_children():
         if cursor.kind in _PREPROCESSING:
             continue  # macros were read above
-        if _header(cursor, root):
-            records += _declaration(cursor, root, comments)
+        if header := _header(cursor, root):
+            records += _declaration(cursor, header, comments)
         elif cursor.kind == CursorKind.TYPEDEF_DECL and cursor.spelling in _EXTERNAL_ENUMS:
             records += _enum(cursor, cursor.underlying_typedef_type.get_declaration(), "cuda")
     attributes.complete(records, comments)
@@ -124,15 +124,14 @@ def _header(cursor: Cursor, root: Path) -> str | None:
     return Path(file.name).stem.removeprefix("cudnn_")
 
 
-def _declaration(cursor: Cursor, root: Path, comments: list[str]) -> Iterator[Record]:
-    header = _header(cursor, root)
+def _declaration(cursor: Cursor, header: str, comments: list[str]) -> Iterator[Record]:
     if cursor.kind == CursorKind.FUNCTION_DECL:
-        yield _function(cursor, str(header))
+        yield _function(cursor, header)
     elif cursor.kind == CursorKind.STRUCT_DECL:
         if not cursor.is_definition():
             yield {"kind": "opaque", "name": cursor.spelling}
         else:
-            yield _struct(cursor, cursor.spelling)
+            yield _struct(cursor)
     elif cursor.kind == CursorKind.ENUM_DECL:
         pass  # anonymous enums come with their typedef; a named one must have one too, or it would be lost
     elif cursor.kind == CursorKind.TYPEDEF_DECL:
@@ -182,8 +181,8 @@ def _enum(cursor: Cursor, definition: Cursor, origin: str) -> Iterator[Record]:
         yield record
 
 
-def _struct(cursor: Cursor, name: str) -> Record:
-    fields = []
+def _struct(cursor: Cursor) -> Record:
+    name, fields = cursor.spelling, []
     for child in cursor.get_children():
         if child.kind != CursorKind.FIELD_DECL:
             raise GeneratorError(f"{child.location}: {child.kind} inside struct {name}")
@@ -256,18 +255,16 @@ def _macros(unit: TranslationUnit, root: Path) -> Iterator[Record]:
         if name in bodies:
             continue
         if name in _SKIPPED_MACROS:
-            yield {"kind": "skipped", "name": name, "reason": _SKIPPED_MACROS[name]}
+            reason = _SKIPPED_MACROS[name]
         elif not body and name.endswith("_H_"):
-            yield {"kind": "skipped", "name": name, "reason": "include guard"}
+            reason = "include guard"
         elif _is_function_like(cursor):
-            yield {
-                "kind": "skipped",
-                "name": name,
-                "reason": "function-like macro; arithmetic that Python spells itself",
-            }
+            reason = "function-like macro; arithmetic that Python spells itself"
         else:
             bodies[name] = " ".join(body)
             yield {"kind": "macro", "name": name, "value": _evaluate(name, bodies, unit)}
+            continue
+        yield {"kind": "skipped", "name": name, "reason": reason}
 
 
 def _is_function_like(cursor: Cursor) -> bool:
