@@ -24,15 +24,20 @@ def generate(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def the_headers() -> None:
-    """Skips where libclang or the headers that api.jsonl was read from are not installed."""
+def header_directories() -> dict[str, Path]:
+    """The folders of installed headers. Skips where they or libclang are missing."""
     pytest.importorskip("clang.cindex", reason="libclang is not installed (make test-environment)")
     from tools.generate import headers
 
     try:
-        version = Path(headers.header_directories()["cudnn"], "cudnn_version.h").read_text()
+        return headers.header_directories()
     except headers.GeneratorError as error:
         pytest.skip(str(error))
+
+
+def the_headers() -> None:
+    """Skips where the headers that api.jsonl was read from are not installed."""
+    version = (header_directories()["cudnn"] / "cudnn_version.h").read_text()
     found = ".".join(re.findall(r"#define CUDNN_(?:MAJOR|MINOR|PATCHLEVEL) (\d+)", version))
     if found != RECORDS[0]["cudnn"]:
         pytest.skip(f"the installed headers are cuDNN {found}'s, and api.jsonl was read from {RECORDS[0]['cudnn']}'s")
@@ -168,26 +173,13 @@ def test_a_change_in_the_intermediate_form_changes_every_file() -> None:
 
 def header_folder(folder: Path, declarations: str) -> dict[str, Path]:
     """Headers of a tiny library, in place of cuDNN's, with the real folders for everything else."""
-    pytest.importorskip("clang.cindex", reason="libclang is not installed (make test-environment)")
-    from tools.generate import headers
-
-    try:
-        directories = headers.header_directories()
-    except headers.GeneratorError as error:
-        pytest.skip(str(error))
+    directories = header_directories()
     (folder / "cudnn_backend.h").write_text("")
     (folder / "cudnn.h").write_text(
         "#include <stddef.h>\n#include <stdint.h>\n"
         "#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 99\n#define CUDNN_PATCHLEVEL 1\n" + declarations
     )
     return {**directories, "cudnn": folder}
-
-
-def read(folder: Path, declarations: str) -> list[dict[str, object]]:
-    directories = header_folder(folder, declarations)
-    from tools.generate import headers
-
-    return [r for r in headers.read(directories) if r["kind"] not in ("macro", "source")]
 
 
 @pytest.mark.parametrize(
@@ -217,34 +209,24 @@ def test_what_is_not_understood_stops_it(tmp_path: Path, declaration: str, messa
 # Attribute types
 
 
-def attribute(name: str) -> list[dict[str, object]]:
-    kinds = ("CUDNN_TYPE_INT64", "CUDNN_TYPE_FLOAT", "CUDNN_TYPE_DOUBLE", "CUDNN_TYPE_BACKEND_DESCRIPTOR")
-    return [
-        {"kind": "enumerator", "enum": "cudnnBackendAttributeName_t", "name": name},
-        *({"kind": "enumerator", "enum": "cudnnBackendAttributeType_t", "name": kind} for kind in kinds),
-    ]
-
-
-def complete(name: str, comment: str = "") -> dict[str, object]:
-    found = attribute(name)
-    attributes.complete(found, [comment])
-    return found[0]
-
-
 @pytest.mark.usefixtures("no_table")
 @pytest.mark.parametrize(
-    ("name", "comment", "message"),
+    ("comment", "message"),
     [
-        ("CUDNN_ATTR_A", "", "CUDNN_ATTR_A: no source tells its type"),
-        ("CUDNN_ATTR_A", "- CUDNN_ATTR_B (CUDNN_TYPE_INT64, 1)", "CUDNN_ATTR_B: in the comments, not in the enum"),
-        ("CUDNN_ATTR_A", "- CUDNN_ATTR_A (CUDNN_TYPE_NEW, 1)", "unknown attribute type CUDNN_TYPE_NEW"),
+        ("", "CUDNN_ATTR_A: no source tells its type"),
+        ("- CUDNN_ATTR_B (CUDNN_TYPE_INT64, 1)", "CUDNN_ATTR_B: in the comments, not in the enum"),
+        ("- CUDNN_ATTR_A (CUDNN_TYPE_NEW, 1)", "unknown attribute type CUDNN_TYPE_NEW"),
         (
-            "CUDNN_ATTR_A",
             "- CUDNN_ATTR_A (CUDNN_TYPE_INT64, 1)\n- CUDNN_ATTR_A (CUDNN_TYPE_FLOAT, 1)",
             "CUDNN_ATTR_A: two types in the comments",
         ),
     ],
 )
-def test_no_attribute_is_without_a_type_or_guessed(name: str, comment: str, message: str) -> None:
+def test_no_attribute_is_without_a_type_or_guessed(comment: str, message: str) -> None:
+    found = [
+        {"kind": "enumerator", "enum": "cudnnBackendAttributeName_t", "name": "CUDNN_ATTR_A"},
+        {"kind": "enumerator", "enum": "cudnnBackendAttributeType_t", "name": "CUDNN_TYPE_INT64"},
+        {"kind": "enumerator", "enum": "cudnnBackendAttributeType_t", "name": "CUDNN_TYPE_FLOAT"},
+    ]
     with pytest.raises(ValueError, match=message):
-        complete(name, comment)
+        attributes.complete(found, [comment])
