@@ -5,6 +5,7 @@ Array libraries write different numbers there, and cuDNN chooses engines by them
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -228,6 +229,23 @@ def test_a_problem_is_one_however_its_tensors_are_described(
         assert found[0] == found[1]
         assert hash(found[0]) == hash(found[1])
         assert text_of(found[0]) == text_of(found[1])
+
+
+@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
+@pytest.mark.parametrize(("x", "w"), [((8, 1, 28, 28), (32, 1, 3, 3)), ((8, 64, 1, 1), (32, 64, 1, 1))])
+def test_a_problem_of_both_orders_is_one_whichever_is_described(operation: Any, x: Shape, w: Shape) -> None:
+    """One channel, and images of one position."""
+    y, found = (x[0], w[0], *x[2:]), set()
+    for of_x, of_w in itertools.product((packed_strides, channels_last_strides), repeat=2):
+        one, two, three = (TensorSpec(s, "float16", of(s)) for s, of in ((x, of_x), (w, of_w), (y, packed_strides)))
+        first, second, out = {
+            "forward": (one, two, three),
+            "backward_data": (three, two, one),
+            "backward_filter": (three, one, two),
+        }[operation]
+        shape = None if operation == "forward" else out.shape
+        found.add(Convolution(padding=w[2] // 2)._problem(operation, first, second, shape, out=out, device=0))
+    assert len(found) == 1
 
 
 def test_a_plan_that_is_forced_serves_every_description(stand_in: StandInDevice) -> None:

@@ -87,32 +87,3 @@ def test_every_description_of_one_image_gets_the_same_engines(plan: Planner, ope
     found = [candidates(plan, operation, "float16", [[1, C, H, W], strides], w) for strides in IMAGES.values()]
     assert found.count(found[0]) == len(found)
     assert not SPECIAL[operation] & unsupported(found[0])
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize(("x", "w"), [((8, 1, 28, 28), (32, 1, 3, 3)), ((8, 64, 1, 1), (32, 64, 1, 1))])
-def test_problems_of_both_orders_have_one_list_of_candidates(plan: Planner, operation: str, x: Any, w: Any) -> None:
-    """One channel, and images of one position: whatever each tensor is described as."""
-    y = [x[0], w[0], *x[2:]]
-    padding = {"options": {"padding": w[2] // 2}}
-    found = []
-    for at in range(2):
-        for other in range(2):
-            one = [
-                list(x),
-                [[x[1] * x[2] * x[3], x[2] * x[3], x[3], 1], [x[1] * x[2] * x[3], 1, x[1] * x[3], x[1]]][at],
-            ]
-            two = [
-                list(w),
-                [[w[1] * w[2] * w[3], w[2] * w[3], w[3], 1], [w[1] * w[2] * w[3], 1, w[1] * w[3], w[1]]][other],
-            ]
-            three = [y, [y[1] * y[2] * y[3], y[2] * y[3], y[3], 1]]
-            how: dict[str, Any] = {"operation": operation, "dtype": "float16", **padding}
-            if operation == "forward":
-                how |= {"first": one, "second": two, "out": three}
-            elif operation == "backward_data":
-                how |= {"first": three, "second": two, "shape": list(x), "out": one}
-            else:
-                how |= {"first": three, "second": one, "shape": list(w), "out": two}
-            found.append([(row["source"], row["name"], row["refused"]) for row in plan("survey", **how)])
-    assert found.count(found[0]) == len(found)
