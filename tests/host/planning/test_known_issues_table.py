@@ -170,7 +170,10 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
         5,
         (COMPILED,),
         [problem(activation="relu", last="x"), problem(shapes=ONE, bias=True), problem(activation="relu", last="y")],
-        [problem(activation="relu"), problem(activation="relu", last="xwy"), problem(last="x")],
+        [
+            *(problem(activation="relu"), problem(activation="relu", last="xwy"), problem(last="x")),
+            problem(shapes=ONE, bias=True, activation="relu", last="xwy"),
+        ],
     ),
     "fused-misaligned": (
         5,

@@ -517,26 +517,6 @@ def test_a_bias_and_an_activation_are_fused_where_cudnn_can(plan: Planner) -> No
         assert "epilogue" not in chosen["name"]
 
 
-@pytest.mark.parametrize("last", [False, True])
-def test_nothing_is_fused_into_a_result_of_one_position_beside_channels_first(plan: Planner, last: bool) -> None:
-    """By its strides it could be channels last too: engines took it for that (docs/known-issues.md)."""
-    request = problem(x=(8, 64, 3, 3), y=(8, 64, 1, 1), dtype="float16", last=last, bias=[64], activation="relu")
-    rows = plan("survey", **with_options(request, padding=0))
-    assert usable(rows)
-    assert all(row["name"].endswith(" + epilogue") for row in rows) == (not last)
-
-
-def test_a_tanh_that_overflows_is_not_fused(plan: Planner) -> None:
-    """Engine 0 is trusted with other activations, and with the convolution before a tanh."""
-
-    def ways(activation: str, index: int = 0) -> set[bool]:
-        rows = usable(plan("survey", **problem(bias=[64], activation=activation)))
-        return {row["name"].endswith(" + epilogue") for row in rows if row["engine"]["index"] == index}
-
-    assert ways("relu") == {False, True}
-    assert ways("tanh") == {True}
-
-
 def test_beta_is_not_fused_with_an_activation(plan: Planner) -> None:
     """alpha * convolution + beta * out comes before the bias and the activation, which a fused graph cannot express."""
     rows = plan("survey", **problem(out=[8, 64, 28, 28], beta=1.0, bias=[64], activation="relu"))
