@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stand_in_graphs import Kernel, Pointers, StandInGraphs, stand_in_graphs
 
 from cudnnpy import raw
-from cudnnpy._launch.direct.direct_launch import MAX_NODES, DirectLaunch, make_direct_launch
+from cudnnpy._launch.direct.direct_launch import DirectLaunch, make_direct_launch
 from cudnnpy.errors import StatusError
 
 STREAM = 0x5000
@@ -228,11 +228,6 @@ def test_kernels_of_a_library_are_read_by_their_handles(graphs: StandInGraphs) -
     assert moved.launch(HERE, STREAM)
 
 
-def test_many_kernels_are_launched_as_they_are(graphs: StandInGraphs) -> None:
-    assert made(graphs, *[kernel(address(0))] * MAX_NODES) is not None
-    assert made(graphs, *[kernel(address(0))] * (MAX_NODES + 1)) is None
-
-
 def test_another_number_of_kernels_elsewhere_is_not_moved(graphs: StandInGraphs) -> None:
     def bind(pointers: Pointers) -> Callable[[], int]:
         return lambda: graphs.queue([kernel(address(0))] * (1 + pointers[0] // 16 % 2), pointers)
@@ -331,17 +326,6 @@ def test_words_that_are_pointers_to_other_device_memory_are_counted(graphs: Stan
         moved = made(graphs, kernel(address(0), constant(other), constant(7)), bare(constant(other), function=0x500))
         assert moved is not None
         assert moved.other_pointers == count
-
-
-def test_a_first_kernel_that_the_driver_rejects_launches_nothing(graphs: StandInGraphs) -> None:
-    """Then cuDNN can still launch all of them."""
-    moved = made(graphs, kernel(address(0)))
-    assert moved is not None
-    graphs.failing = "cuLaunchKernelEx"
-    assert not moved.launch(HERE, STREAM)
-    assert graphs.launched == []
-    graphs.failing = ""
-    assert moved.launch(HERE, STREAM)
 
 
 def test_an_interrupt_while_addresses_are_written_leaves_none_of_them(graphs: StandInGraphs) -> None:
