@@ -38,11 +38,6 @@ def command(*arguments, cwd=ROOT, **environment):
     )
 
 
-def test_version():
-    done = command("--version")
-    assert (done.returncode, done.stdout) == (0, f"cudnnpy {cudnnpy.__version__}\n")
-
-
 def test_alone_it_prints_its_help():
     alone, asked = command(), command("--help")
     assert (alone.returncode, alone.stderr) == (0, "")
@@ -106,6 +101,14 @@ def test_wrong_arguments_are_one_line_and_status_2(arguments):
             "explain forward 1x3x8x8 4x3x3x3 kernel=3",
             "cudnnpy explain: ...: kernel must be left out: the size of the filter is in the shape of w; got 'kernel=3'",
         ),
+        (
+            f"explain {__file__} --device h200",
+            "cudnnpy explain: ...: a problem must be named, and cudnnpy plan takes a file of problems",
+        ),
+        (
+            "explain forward 1x3x8x8 4x3x3x3 --device=",
+            "cudnnpy explain: '': cannot be read as a device profile: No such file or directory; ...",
+        ),
         ("explain fprop 1x3x8x8 4x3x3x3", "cudnnpy explain: column 1: ...; got 'fprop'. Did you mean 'forward'?"),
         (
             "explain wgrad 1x3x8x8 4x3x3x3",
@@ -168,15 +171,6 @@ def run_into(output, folder, arguments, unbuffered):
         text=True,
         check=False,
     )
-
-
-def test_ctrl_c_is_status_130_and_no_traceback(monkeypatch, capsys):
-    def interrupted(_options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(info, "run", interrupted)
-    assert cli.main(["info"]) == 130
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_a_name_that_is_no_text_is_printed_all_the_same(tmp_path):
 # Ctrl-C
 
 
-def interrupted_at(fifo, mode, arguments):
+def interrupted_at(fifo, arguments):
     """Run the command until it opens a FIFO whose other end this process holds, press Ctrl-C, and return how it ended."""
     program = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -262,16 +262,14 @@ def interrupted_at(fifo, mode, arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as running:
-        with open(fifo, mode) as other_end:  # waits until the command opens it
-            if mode == "rb":
-                other_end.read(1)
+        with open(fifo, "wb"):  # waits until the command opens it
             running.send_signal(signal.SIGINT)
             done = running.communicate()
         return running.returncode, *done
 
 
 def test_ctrl_c_while_reading(tmp_path):
-    status, out, err = interrupted_at(tmp_path / "fifo", "wb", [tmp_path / "fifo", "-o", tmp_path / "x.png"])
+    status, out, err = interrupted_at(tmp_path / "fifo", [tmp_path / "fifo", "-o", tmp_path / "x.png"])
     assert (status, out, err) == (130, b"", b"")
     assert [path.name for path in tmp_path.iterdir()] == ["fifo"]
 

@@ -295,20 +295,6 @@ class TestTheStore:
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ((TEXT, "--device", "x.json"), "x.json: cannot be read as a device profile: No such file or directory"),
-        ((__file__, "--device", "h200"), "a problem must be named, and cudnnpy plan takes a file of problems"),
-        ((TEXT, "--device", ""), "'': cannot be read as a device profile: No such file or directory"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_one_line(capsys, given, message):
-    assert command.main(["explain", *given]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
-
-
 @pytest.mark.parametrize(("count", "there"), [(1, "0, the only GPU here"), (4, "an ordinal from 0 to 3")])
 def test_an_ordinal_that_is_not_here_is_refused(monkeypatch, capsys, count, there):
     monkeypatch.setattr(arguments, "why_unavailable", lambda: None)

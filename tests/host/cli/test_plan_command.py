@@ -198,23 +198,6 @@ class TestForAProfile:
 # What is refused before anything is planned
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("a text\n", "PROBLEMS.txt, line 1, column 1: the file must have one problem a line"),
-        ('format = 1\nproblems = ["forward 8x16x8x8 16x16x3x3"]\n', "got TOML, as earlier versions read"),
-    ],
-)
-def test_a_file_that_has_no_problems_is_one_line(plan, tmp_path, content, message):
-    file = tmp_path / "PROBLEMS.txt"
-    file.write_text(content)
-    status, _, err, output = plan(file=file)
-    assert status == 2
-    assert len(err.splitlines()) == 1
-    assert message in err
-    assert not output.exists()
-
-
 def test_files_that_are_missing_are_named(plan, tmp_path):
     for options in ({"file": tmp_path / "no.txt"}, {"profile": tmp_path / "no.json"}):
         status, _, err, output = plan(CONVOLUTION, **options)

@@ -256,6 +256,9 @@ def test_nothing_is_overwritten_without_force(capsys: pytest.CaptureFixture[str]
         (["--record"], "--record must be followed by SCRIPT.py or -m MODULE; got nothing"),
         (["--record", "missing.py"], "there is no file missing.py"),
         (["problems.txt", "--save", "x.txt"], "--save must be with --record"),
+        (["x.txt", "--seconds", "0"], "--seconds: the value must be a number greater than 0; got '0'"),
+        (["x.txt", "--seconds", "inf"], "got 'inf'"),
+        (["x.txt", "--seconds", "nan"], "got 'nan'"),
         (["--save", "problems.txt", "--record", "script.py"], "problems.txt: the file exists; --force overwrites it"),
     ],
 )
@@ -274,24 +277,6 @@ def test_bad_input_is_one_line_and_status_2(
     assert len(printed.err.splitlines()) == 1
     assert printed.out == ""
     assert sorted(folder.iterdir()) == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["x.txt", "--seconds", "0"], "--seconds: the value must be a number greater than 0; got '0'"),
-        (["x.txt", "--seconds", "inf"], "got 'inf'"),
-        (["x.txt", "--seconds", "nan"], "got 'nan'"),
-        (["missing.txt"], "cudnnpy tune: "),
-    ],
-)
-def test_the_commands_own_errors_are_one_line(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.main(["tune", *arguments]) == 2
-    printed = capsys.readouterr()
-    assert words in printed.err
-    assert len(printed.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("path", "words"), [("", "must name a file"), (".", ": path must be a file; got ")])
