@@ -104,9 +104,11 @@ def test_a_graph_comes_back_from_its_text(name: str) -> None:
     assert len(str(made)) < 300
 
 
-def test_names_in_a_graph_may_have_braces_and_spaces() -> None:
+def test_names_in_a_graph_may_have_braces_spaces_and_quotation_marks() -> None:
     graph = Graph()
-    graph.output('y } "', graph.pointwise("relu_fwd", graph.tensor("x # }", sample_graphs.channels_last((1, 8, 4, 4)))))
+    graph.output(
+        "y } \"'\\é", graph.pointwise("relu_fwd", graph.tensor("x # }", sample_graphs.channels_last((1, 8, 4, 4))))
+    )
     made = graph.problem()
     text = text_of(made, PlanningOptions(tf32=False))
     assert parse(text) == parse(f"{text} # {text}") == (made, PlanningOptions(tf32=False))

@@ -55,18 +55,6 @@ def test_a_file_may_have_no_problems(file: Path) -> None:
     assert problem_file.read(file) == []
 
 
-def test_a_graph_whose_names_have_apostrophes_and_quotation_marks_comes_back(file: Path) -> None:
-    graph = Graph()
-    graph.output(
-        "y'\"\\\u00e9", graph.pointwise("relu_fwd", graph.tensor("x'", sample_graphs.channels_last((1, 8, 4, 4))))
-    )
-    text = text_of(graph.problem())
-    problem_file.write(file, [text])
-    (found,) = problem_file.read(file)
-    assert found.text == text
-    assert found.problem == graph.problem()
-
-
 # Writing is atomic
 
 
