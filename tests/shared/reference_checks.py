@@ -54,6 +54,11 @@ def normal_numbers(seed: int, shape: tuple[int, ...], dtype: Any = np.float64, m
     return in_memory_order(np.random.default_rng(seed).standard_normal(shape).astype(dtype), memory)
 
 
+def parameter_dtype(x: np.ndarray) -> np.dtype[Any]:
+    """The data type of batch normalization's parameters beside x."""
+    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+
+
 def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:
     """Equal but for the order of float64 operations on numbers of about 1."""
     assert actual.dtype == np.float64
@@ -65,6 +70,13 @@ def assert_same(actual: np.ndarray, expected: np.ndarray) -> None:
     """Equal dtypes, shapes and values; NaN equals NaN."""
     assert actual.dtype == expected.dtype
     np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64), strict=True)
+
+
+def only_nan(array: np.ndarray, at: Any) -> None:
+    """Check that NaN is there, and nowhere else."""
+    expected = np.zeros(array.shape, bool)
+    expected[at] = True
+    np.testing.assert_array_equal(np.isnan(array), expected)
 
 
 def check_scales(

@@ -19,6 +19,8 @@ from reference_checks import (
     dtypes,
     in_memory_order,
     normal_numbers,
+    only_nan,
+    parameter_dtype,
     scales,
     seeds,
     shapes,
@@ -93,10 +95,6 @@ def problems(draw: st.DrawFn) -> Problem:
         memory=draw(memories),
         seed=draw(seeds),
     )
-
-
-def parameter_dtype(x: np.ndarray) -> np.dtype[Any]:
-    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
 @settings(deadline=None, max_examples=300)
@@ -278,25 +276,18 @@ def test_nan_spreads_as_far_as_its_mean(mode: str) -> None:
     x[2, 1, 2] = NAN
     averages = {"running_mean": running_mean, "running_variance": running_variance}
     y, mean, inverse = op.forward_training(x, scale, bias, **averages)
-    only(y, touched)
+    only_nan(y, touched)
     for statistic in (mean, inverse, running_mean, running_variance):
-        only(statistic, touched[1:])
-    only(op.forward_training(x, scale, bias, activation="relu")[0], touched)
-    only(op.forward_inference(x, scale, bias, mean=bias, variance=scale), (2, 1, 2))
+        only_nan(statistic, touched[1:])
+    only_nan(op.forward_training(x, scale, bias, activation="relu")[0], touched)
+    only_nan(op.forward_inference(x, scale, bias, mean=bias, variance=scale), (2, 1, 2))
     dx, dscale, dbias = op.backward(dy, x, scale)
-    only(dx, touched)
-    only(dscale, touched[1:])
+    only_nan(dx, touched)
+    only_nan(dscale, touched[1:])
     assert not np.isnan(dbias).any()
     dy[2, 1, 2], x[2, 1, 2] = NAN, 0
     for gradient, at in zip(op.backward(dy, x, scale), (touched, touched[1:], touched[1:]), strict=True):
-        only(gradient, at)
-
-
-def only(array: np.ndarray, at: Any) -> None:
-    """Check that NaN is there, and nowhere else."""
-    expected = np.zeros(array.shape, bool)
-    expected[at] = True
-    np.testing.assert_array_equal(np.isnan(array), expected)
+        only_nan(gradient, at)
 
 
 def test_a_mean_far_above_the_deviation() -> None:

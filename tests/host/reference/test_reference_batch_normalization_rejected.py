@@ -12,15 +12,11 @@ from reference_checks import (
     assert_refused,
     assert_same,
     normal_numbers,
+    parameter_dtype,
 )
 
 from cudnnpy.reference import BatchNormalization
 from cudnnpy.reference._arrays import rounded
-
-
-def parameter_dtype(x: np.ndarray) -> np.dtype[Any]:
-    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
-
 
 # What is refused
 

@@ -20,6 +20,7 @@ from reference_checks import (
     assert_same,
     in_memory_order,
     normal_numbers,
+    only_nan,
     seeds,
 )
 
@@ -168,19 +169,12 @@ def test_nan_comes_through(activation: str | None) -> None:
     forward = partial(FusedConvolution().forward, activation=activation)
     with_nan = x.copy()
     with_nan[1, 2, 3] = NAN
-    only(forward(with_nan, w), (1, slice(None), 3))
+    only_nan(forward(with_nan, w), (1, slice(None), 3))
     at_two = np.where(np.arange(4) == 2, np.float32(NAN), one)
-    only(forward(x, w, at_two), (slice(None), 2))
-    only(forward(x, w, None, at_two), (slice(None), 2))
+    only_nan(forward(x, w, at_two), (slice(None), 2))
+    only_nan(forward(x, w, None, at_two), (slice(None), 2))
     residual[0, 1, 2] = NAN
-    only(forward(x, w, one, one, residual), (0, 1, 2))
-
-
-def only(array: np.ndarray, at: Any) -> None:
-    """Check that NaN is there, and nowhere else."""
-    expected = np.zeros(array.shape, bool)
-    expected[at] = True
-    np.testing.assert_array_equal(np.isnan(array), expected)
+    only_nan(forward(x, w, one, one, residual), (0, 1, 2))
 
 
 @pytest.mark.parametrize("padding", ["same", "half", "full", ((1, 0), (0, 2)), (1, 0)])
