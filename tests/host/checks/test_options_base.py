@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fresh_process import python
-from stand_in_device import Array, StandInDevice, calls_of_c
+from stand_in_device import Array, Recorded, StandInDevice, calls_of_c
 
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec
@@ -132,22 +132,6 @@ class MadeUp(ArrayOperation):
     def prepare(self, call: Call, *arguments: Any) -> Any:
         seen.append((self.option, arguments))
         return Recorded(), [TensorSpec((3,))]
-
-
-class Recorded:
-    """A plan without work."""
-
-    name, device, is_relocatable, workspace_size = "recorded", 0, False, 0
-
-    @property
-    def executable(self) -> Recorded:
-        return self
-
-    def check_addresses(self, operands: Any, workspace: int) -> None:
-        """Takes any."""
-
-    def bind(self, handle: Any, pointers: tuple[int, ...], workspace: int) -> Any:
-        return lambda: 0
 
 
 seen: list[Any] = []

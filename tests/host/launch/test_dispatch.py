@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from sample_calls import BY_NAME, SAMPLES, C, Sample, X
-from stand_in_device import OTHER, STREAM, Array, StandInDevice, calls_of_c
+from stand_in_device import OTHER, STREAM, Array, Recorded, StandInDevice, calls_of_c
 
 import cudnnpy
 from cudnnpy import TensorSpec
@@ -182,26 +182,6 @@ def test_results_are_made_by_the_library_of_the_first_input(monkeypatch: pytest.
 
 
 # dispatch.run by itself
-
-
-class Recorded:
-    """A plan that keeps the addresses it is given."""
-
-    name, device, is_relocatable, workspace_size = "recorded", 0, False, 0
-
-    def __init__(self) -> None:
-        self.bound: list[tuple[int, ...]] = []
-
-    @property
-    def executable(self) -> Recorded:
-        return self
-
-    def check_addresses(self, operands: Any, workspace: int) -> None:
-        """Takes any."""
-
-    def bind(self, handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        self.bound.append((*pointers, workspace))
-        return lambda: 0
 
 
 @pytest.mark.usefixtures("stand_in")
