@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -159,12 +158,6 @@ def test_operands_that_cannot_be_are_refused(operands: list[Any], why: str, cudn
         Plan.from_json(json.dumps({**fields, "sha256": digest(fields)}))
 
 
-def test_a_plan_of_a_graph_is_pickled_by_its_text(cudnn: list[Any]) -> None:
-    plan = plan_of(pooled(Graph()))
-    again = pickle.loads(pickle.dumps(plan))
-    assert (again.problem.graph, again.name) == (plan.problem.graph, plan.name)  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("name", [function.__name__ for function in FUSED])
 def test_cudnn_plans_the_same_again(plan: Planner, name: str) -> None:
     made, again = plan("own_text", name=name)
@@ -268,8 +261,3 @@ def test_a_graph_that_is_none_is_refused(path: tuple[Any, ...], value: Any, why:
     text = changed(pooled(Graph()).problem(), *path, value=value)
     with pytest.raises(ProblemTextError, match=f"graph must be the JSON of a graph; got invalid JSON: .*({why})"):
         parse(text)
-
-
-def test_a_text_of_the_old_form_is_told_what_to_do() -> None:
-    with pytest.raises(ProblemTextError, match="it must have tensors and operations; plan again if an older cudnnpy"):
-        parse('graph {"calls":[],"compute_dtype":"float32","tensors":[]}')
