@@ -113,19 +113,14 @@ def test_a_library_that_is_not_cudnn(tmp_path: Path) -> None:
     assert "cudnnGetVersion" in message
 
 
-def test_another_major_version(tmp_path: Path) -> None:
-    library = shared_library(tmp_path, "libcudnn.so.8", "unsigned long cudnnGetVersion(void) { return 8907; }")
+@pytest.mark.parametrize(("name", "number", "text"), [("so.8", 8907, "8.9.7"), ("so.10", 100203, "10.2.3")])
+def test_another_major_version(tmp_path: Path, name: str, number: int, text: str) -> None:
+    source = f"unsigned long cudnnGetVersion(void) {{ return {number}; }}"
+    library = shared_library(tmp_path, f"libcudnn.{name}", source)
     kind, message = load(library)
     assert kind == "LibraryVersionError"
-    assert message.startswith(f"{library} is cuDNN 8.9.7; this package needs cuDNN 9.")
+    assert message.startswith(f"{library} is cuDNN {text}; this package needs cuDNN 9.")
     assert f"Install it: {to_install()}" in message
-
-
-def test_the_next_major_version(tmp_path: Path) -> None:
-    library = shared_library(tmp_path, "libcudnn.so.10", "unsigned long cudnnGetVersion(void) { return 100203; }")
-    kind, message = load(library)
-    assert kind == "LibraryVersionError"
-    assert "is cuDNN 10.2.3; this package needs cuDNN 9." in message
 
 
 def test_a_missing_libcublas(tmp_path: Path) -> None:
