@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from fresh_process import python
 
 import cudnnpy
 from cudnnpy import availability, raw
@@ -197,8 +198,7 @@ def test_the_command_loads_neither_cudnn_nor_cuda():
         "assert _library._loaded is None; "
         "print(*{name for name in sys.modules if name in ('cuda.core', 'cuda.bindings', 'torch', 'PIL')})"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
+    assert python(program) == "\n"
 
 
 def test_info_without_a_gpu(tmp_path):

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import cluster_work
 import pytest
 from cluster_work import Work, entry_of
+from fresh_process import python
 from local_clusters import local_cluster
 from messages import says
 from stand_in_tuning import KINDS
@@ -256,8 +257,7 @@ def test_a_scheduler_that_does_not_answer_is_one_line(
 
 def test_dask_is_an_extra_that_is_imported_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import sys, cudnnpy.cli.tune.dask_cluster; print('distributed' in sys.modules or 'dask' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+    assert python(program) == "False\n"
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert tells(refusal("tcp://127.0.0.1:1"), "--dask needs dask.distributed ...: pip install ...[cluster]...")
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import struct
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fresh_process import python
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -19,8 +18,6 @@ from cudnnpy._process.installation import with_extra
 from cudnnpy.cli import edges
 from cudnnpy.cli.arguments import UsageError
 from cudnnpy.errors import CudnnError
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def write(path, pixels, **options):
@@ -161,8 +158,7 @@ def test_without_pillow_the_error_says_what_to_install():
         "try: edges.load(edges.SAMPLE)\n"
         "except ImportError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == f"images need Pillow: pip install {with_extra('images')}"
+    assert python(program) == f"images need Pillow: pip install {with_extra('images')}\n"
 
 
 def test_a_failure_of_the_encoder_is_one_line(monkeypatch):

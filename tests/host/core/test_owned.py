@@ -28,12 +28,6 @@ from cudnnpy.handle import Handle
 class Calls(Counter[str]):
     """How often each C function was called."""
 
-    @property
-    def alive(self) -> int:
-        """Created and not destroyed."""
-        created, destroyed = (sum(self[n] for n in self if n.startswith(f"cudnn{v}")) for v in ("Create", "Destroy"))
-        return created - destroyed
-
 
 @pytest.fixture
 def calls(libcudnn: LibcudnnFixture) -> Calls:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +21,7 @@ from attention_problems import (
     padded,
     with_dropout,
 )
+from fresh_process import python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offline_profiles import needs_profiles
@@ -746,9 +744,7 @@ def test_numbers_of_pages_are_checked_on_request(stand_in: StandInDevice, monkey
 @pytest.mark.parametrize(("value", "is_checked"), [("1", True), ("0", False), ("", False)])
 def test_a_variable_of_the_environment_requests_the_check(value: str, is_checked: bool) -> None:
     code = "from cudnnpy._layers import attention as a; print(a.Attention._run is a._run_checked)"
-    environment = {**os.environ, "CUDNNPY_CHECK_VALUES": value}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(is_checked)
+    assert python(code, CUDNNPY_CHECK_VALUES=value) == f"{is_checked}\n"
 
 
 def test_gradients_are_of_the_library_shapes_and_orders_of_the_arrays(stand_in: StandInDevice) -> None:

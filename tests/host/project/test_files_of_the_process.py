@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fresh_process import python
 
 from cudnnpy import availability, raw
 from cudnnpy.availability import Library
@@ -32,10 +31,7 @@ print(json.dumps(dataclasses.asdict(availability.report())))
 
 def report(*loaded: str | Path, **environment: str) -> dict[str, Any]:
     """The report of a process that has loaded files before; a file after "-" is removed then."""
-    command = [sys.executable, "-c", _REPORT, *map(str, loaded)]
-    given = {**os.environ, **environment}
-    done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(python(_REPORT, *map(str, loaded), **environment))
     return found
 
 
@@ -160,9 +156,7 @@ shutil.copy({str(REAL / file.name)!r}, {str(file)!r})
 report = availability.report()
 print(report.libraries[0], *report.problems, sep="\\n")
 """
-    given = {**os.environ, "CUDNNPY_LIBRARY": str(file)}
-    done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, check=True)
-    first, *problems = done.stdout.splitlines()
+    first, *problems = python(program, CUDNNPY_LIBRARY=str(file)).splitlines()
     expected = Library(file.name, str(file), RELEASE, "replaced since it was loaded")
     assert first == repr(expected)
     assert any(problem.startswith(f"{file.name}: replaced since this process loaded it") for problem in problems)

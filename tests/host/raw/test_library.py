@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from fresh_process import python
 
 from cudnnpy import errors, raw
 from cudnnpy._process.cuda_state import NO_DRIVER
@@ -32,9 +33,7 @@ else:
 
 def load(library: str | Path) -> list[str]:
     """The lines printed by a process that uses the library that CUDNNPY_LIBRARY names."""
-    environment = {**os.environ, "CUDNNPY_LIBRARY": str(library)}
-    done = subprocess.run([sys.executable, "-c", _LOAD], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+    return python(_LOAD, CUDNNPY_LIBRARY=str(library)).splitlines()
 
 
 def shared_library(folder: Path, name: str, source: str, *options: str) -> Path:

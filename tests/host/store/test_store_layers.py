@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fresh_process import python
 from messages import says
 from stored import entry, fault, key
 
@@ -180,13 +179,4 @@ def test_importing_the_store_imports_neither_platformdirs_nor_numpy() -> None:
         "import sys; import cudnnpy; cudnnpy.store.open(''); cudnnpy.store.default();"
         "print({'platformdirs', 'numpy'} & set(sys.modules))"
     )
-    environment = {**os.environ, "CUDNNPY_STORE": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment,
-        cwd=Path(__file__).parents[3],
-    )
-    assert done.stdout.strip() == "set()"
+    assert python(program, CUDNNPY_STORE="") == "set()\n"
