@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pages
 import pytest
+from fresh_process import python
 
 from cudnnpy import raw
 from cudnnpy.tuning.profiles.device_profile import FIRST_RELEASE
@@ -42,7 +43,12 @@ def test_a_pages_programs_can_be_compiled(page):
             compile(pages.program(text, needs, gpu), page, "exec")
 
 
-@pytest.mark.parametrize("page", pages.PAGES)
+@pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", (pages.ROOT / "README.md").read_text(), re.S))
+def test_the_readmes_programs_run(program):
+    python(program)
+
+
+@pytest.mark.parametrize("page", [*pages.PAGES, "../README.md", "../CONTRIBUTING.md", "../SECURITY.md"])
 def test_links_lead_to_files(page):
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (DOCS / page).read_text())
     assert [link for link in links if not (DOCS / page).parent.joinpath(link).exists()] == []
