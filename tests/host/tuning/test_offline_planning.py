@@ -203,20 +203,10 @@ def test_a_name_is_no_profile(given: Any) -> None:
         DeviceProfile(given)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{ bad", "text: a device profile must be JSON; got "),
-        ("{}", "text: a device profile must have the keys deviceName, "),
-        (
-            '{"deviceName": 1, "deviceVer": 900, "multiProcessorCount": 1, "totalGlobalMem": 1}',
-            "text: deviceName must be a str",
-        ),
-    ],
-)
-def test_odd_properties_are_refused_when_the_profile_is_made(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        DeviceProfile(text)
+def test_odd_properties_are_refused_when_the_profile_is_made() -> None:
+    """In the words of test_profile.py, which has them in files."""
+    with pytest.raises(ValueError, match=r"^text: a device profile must have the keys deviceName, "):
+        DeviceProfile("{}")
 
 
 @pytest.mark.parametrize(
