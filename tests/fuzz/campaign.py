@@ -42,7 +42,6 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 SECONDS, SEED, FIRST = (f"CUDNNPY_FUZZ_{name}" for name in ("SECONDS", "SEED", "FIRST"))
-_REPORTS = 3  # the file descriptor on which the child tells what it does
 _LEFT = 4096  # bytes that a case may leave: objects of C that a drawn call made, and that nobody destroys
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
 from cudnnpy import Graph
 from cudnnpy._core.layouts import TensorSpec
@@ -14,9 +13,9 @@ from cudnnpy.typing import ElementName
 X, W, Y = (8, 64, 28, 28), (64, 64, 3, 3), (8, 64, 28, 28)
 
 
-def as_graph(g: Graph, alignment: Mapping[str, int] = MappingProxyType({})) -> GraphProblem:
+def as_graph(g: Graph) -> GraphProblem:
     """The problem of a graph as one, also if it is a convolution."""
-    return GraphProblem(canonical_graph(g._operation_graph(alignment))[0], 0)
+    return GraphProblem(canonical_graph(g._operation_graph({}))[0], 0)
 
 
 def channels_last(shape: tuple[int, ...], dtype: ElementName = "float16") -> TensorSpec:

@@ -17,10 +17,6 @@ from cudnnpy._core.layouts import (
 )
 
 
-def of(*shape: int, strides: tuple[int, ...] | None = None) -> TensorSpec:
-    return TensorSpec(shape, "float32", strides)
-
-
 @st.composite
 def tensors(draw: st.DrawFn, dtype: str = "float32", ranks: tuple[int, int] = (1, 5)) -> TensorSpec:
     """Of any memory order, sometimes with gaps."""

@@ -85,20 +85,20 @@ class Child:
         return self.said
 
 
-def measured(child: Child, problem: MadeUp = SUMS, memory_limit: int | None = None, **options: Any) -> Plan:
+def measured(child: Child, problem: MadeUp = SUMS, **options: Any) -> Plan:
     """A plan that is measured by the child."""
     asked = PlanningOptions(prefer="autotune")._replace(**options)
-    return plan_with(child, problem, asked, memory_limit=memory_limit)
+    return plan_with(child, problem, asked)
 
 
 def faults() -> list[tuple[str, str, str, str]]:
     return [(one.candidate, one.symptom, one.detail, one.driver) for one in levels.current().user.faults()]
 
 
-def add_fault(candidate: str, driver: str = "13.0", problem: MadeUp = SUMS) -> str:
+def add_fault(candidate: str, problem: MadeUp = SUMS) -> str:
     """Store a fault of a candidate; return the rejection reason for it."""
     key = stored_choice.key_of(problem, PlanningOptions(), gpu_kind(TARGET))
-    levels.current().add_faults(key, "its text", [(candidate, "access outside", "reads beyond x", driver)])
+    levels.current().add_faults(key, "its text", [(candidate, "access outside", "reads beyond x", "13.0")])
     return f"access outside on {levels.current().user.faults()[0].made_at[:10]}: reads beyond x"
 
 
