@@ -1,4 +1,4 @@
-"""Names of cudnn-frontend's graph and tensors: each error has the name to type."""
+"""Names of cudnn-frontend's graph and tensors: each error has the name to type, and the porting page has them all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import re
 from typing import Any
 
+import pages
 import pytest
 
 import cudnnpy
@@ -14,6 +15,12 @@ from cudnnpy.graph.kinds import KINDS
 
 SENTENCES = advice("graph")
 OF_TENSORS = {name for name in SENTENCES if name.startswith("set_") or name == "get_dim"}
+ELSEWHERE = {  # names on the page that are no methods of a graph or a tensor, or that cudnnpy has no sentence for
+    "pygraph", "create_handle", "destroy_handle", "set_stream", "get_stream", "get_last_error_string", "backend_version",
+    "create_kernel_cache", "create_device_properties", "select_plan", "build_plan_at_index", "execute_plan_at_index",
+    "deselect_engines", "populate_cuda_graph", "set_uid", "reshape", "transpose", "slice", "concatenate", "rope",
+    "moe_grouped_matmul", "block_scale_quantize", "adalayernorm", "concat",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -118,3 +125,12 @@ def test_a_graph_is_copied_as_before(graph: tuple[cudnnpy.Graph, Any]) -> None:
     other = copy.copy(g)
     g.output("y", g.pointwise("identity", x))
     assert [len(one.outputs) for one in (g, other)] == [1, 0]
+
+
+def test_every_method_on_the_page_has_a_sentence_or_is_ours() -> None:
+    text = (pages.ROOT / "docs" / "porting" / "cudnn-frontend.md").read_text()
+    cells = " ".join(re.split(r"(?<!\\)\|", line)[1] for line in text.splitlines() if line.startswith("| "))
+    spans = " ".join(re.findall(r"`([^`]+)`", cells))
+    called = {*re.findall(r"(?<![\w.])(?:graph\.|y\.)?([a-z]\w+)\(", spans), *re.findall(r"`([a-z]\w+)`", cells)}
+    assert len(called) > 60
+    assert [name for name in called - {*SENTENCES} - ELSEWHERE if not hasattr(cudnnpy.Graph, name)] == []

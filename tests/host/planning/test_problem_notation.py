@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import sample_graphs
@@ -22,6 +23,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import SYNTAXES, ProblemTextError, parse, syntax_of, text_of
 from cudnnpy.graph.problem import GraphProblem
 
+ROOT = Path(__file__).resolve().parents[3]
 X, W = "1x64x8x8", "64x64x3x3"
 PLAIN = f"forward {X} {W}"
 # Calls of test_descriptions.py that plan convolutions or graphs.
@@ -384,3 +386,15 @@ def test_any_text_is_a_problem_or_refused(text: str) -> None:
         assert "\n" not in str(refused)
     elif not (isinstance(read, ConvolutionProblem) and read.is_empty):
         assert parse(text_of(read, options)) == (read, options)
+
+
+def test_the_page_lists_every_word_and_its_examples_are_problems() -> None:
+    page = (ROOT / "docs" / "notation.md").read_text()
+    for kind in map(syntax_of, SYNTAXES):
+        for word in (*kind.operations, *kind.values, *kind.aliases):
+            assert re.search(rf"`{re.escape(word)}\b|\b{re.escape(word)}=|\.strides=|\.alignment=", page), word
+    blocks = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith(("forward", "backward"))]
+    assert len(lines) >= 6
+    for line in lines:
+        assert text_of(*parse(line)) == line

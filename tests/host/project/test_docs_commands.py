@@ -81,7 +81,7 @@ def test_pages_import_examples_as_a_copy_beside_the_program_has_them() -> None:
 
 @pytest.mark.parametrize(
     ("page", "number"),
-    [("notation.md", 0), ("notation.md", 1), ("tuning.md", 0), ("planning-without-a-gpu.md", 0)],
+    [("notation.md", 1), ("tuning.md", 0), ("planning-without-a-gpu.md", 0)],
 )
 def test_a_pages_files_of_problems_are_read(page: str, number: int, tmp_path: Path) -> None:
     block = blocks(FILES[page].read_text(), "text")[number]
