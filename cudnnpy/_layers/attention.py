@@ -21,7 +21,7 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
 - dk and dv of heads that share keys are sums of numbers of q's type.
 - dbias is a reduction, also of all scores to themselves.
 - Pages are loaded by an operation before each product. Engines take it only beside the valid sizes of both products, one number
-  for each sequence, in the memory of the lengths. Missing lengths_q are written to scratch memory.
+  for each sequence, in the memory of the lengths. Missing lengths_q are numbers that are written once.
 - Packed sequences are ragged tensors, but for the statistics and a buffer of dq. Engines take them beside the valid sizes of
   all products.
 - Graphs of float8 have all factors as numbers in memory, and the greatest magnitudes of the weights and of out as results.
@@ -63,7 +63,7 @@ from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
 from cudnnpy.errors import FunctionNotAvailableError, NoAlgorithmError
-from cudnnpy.graph.graph_facts import VECTOR, rows_are_aligned
+from cudnnpy.graph.graph_facts import EIGHTS, MAX_FLOAT8_HEAD_SIZE, VECTOR, rows_are_aligned
 from cudnnpy.handle import stream_address
 from cudnnpy.typing import Array, ArrayT, AttentionLayout, AttentionOperation, CausalMask, ElementName, Stream
 
@@ -71,11 +71,10 @@ if TYPE_CHECKING:
     from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 
 DTYPES: tuple[ElementName, ...] = ("float16", "bfloat16")
-FLOAT8: tuple[ElementName, ...] = ("float8_e4m3fn", "float8_e5m2")  # of forward
 LAYOUTS: tuple[AttentionLayout, ...] = get_args(AttentionLayout)
 OPERATIONS: tuple[AttentionOperation, ...] = get_args(AttentionOperation)
 HEAD_SIZES = range(8, 257, 8)
-FLOAT8_HEAD_SIZES = range(16, 129, 16)
+FLOAT8_HEAD_SIZES = range(VECTOR, MAX_FLOAT8_HEAD_SIZE + 1, VECTOR)
 _MASKS = 91000  # the first release whose engines take a score of -infinity for a mask
 _DROPOUT = 91400  # the heuristics of releases from 9.11 on fail for a dropout (pytorch #163903)
 _RAGGED = 91800  # gradients of earlier releases need a workspace of zeros for them (TransformerEngine #2186)
@@ -136,7 +135,7 @@ class Sizes(NamedTuple):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes (batch, heads, sequence, head size) of the tensors by name, without the bias.
 
-        Those of packed sequences are (tokens, heads, head size), but for the statistics. Greatest magnitudes are (1,).
+        Those of packed sequences are (tokens, heads, head size), but for the statistics. amax_s and amax_o are (1,).
         """
         batch, heads, kv_heads, queries, keys, head_size, value_size, pages, tokens = self
         blocks, rows = pages or (batch, keys)
@@ -621,7 +620,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         call = Call(specs, {}, ordinal or 0, 0, {})
         if operation == "backward" and "page_table" in specs:
             raise ValueError("page_table must be None for backward, which no engine computes of pages; got one")
-        if specs["q"].dtype in FLOAT8:
+        if specs["q"].dtype in EIGHTS:
             specs |= dict.fromkeys(SCALES, TensorSpec((1,), "float32"))
         sizes, inputs = self._inputs(call, longest)
         has_node = operation == "forward" and self._has_node(sizes, specs) and "lengths_q" not in specs
@@ -666,7 +665,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         if sizes.are_empty:
             return Program("attention of empty tensors", call.device, operands, _clearing(operands)), results
         wanted = _for_engines(operands)
-        of_float8 = [name for name, spec in call.specs.items() if spec.dtype in FLOAT8]
+        of_float8 = [name for name, spec in call.specs.items() if spec.dtype in EIGHTS]
         self._check_copies(sizes, operands, wanted, of_float8, "cuDNN copies no float8")
         in_graph = _on(operands, wanted)
         if operation == "forward" and few_as_heads:
@@ -807,7 +806,7 @@ class Attention(PreferenceOptions, ArrayOperation):
             ("masks and a bias", is_masked, _MASKS),
             ("dropouts", self.dropout, _DROPOUT),
             ("packed sequences", sizes.tokens, _RAGGED),
-            ("float8 tensors", tensors["q"].dtype in FLOAT8, _MEASURED),
+            ("float8 tensors", tensors["q"].dtype in EIGHTS, _MEASURED),
         )
         for what, needed, since in parts:
             if needed and raw.version() < since:
@@ -820,11 +819,11 @@ class Attention(PreferenceOptions, ArrayOperation):
             raise ValueError(
                 "bias must be None in backward of one key, for which cuDNN computes a wrong dq; got a bias"
             )
-        if operation == "backward" and q.dtype in FLOAT8:
+        if operation == "backward" and q.dtype in EIGHTS:
             raise TypeError(f"q must be {' or '.join(DTYPES)} in backward; got {q.dtype}")
         if has_last and operation == "backward":
             check_dbias(sizes, tensors["bias"].shape if "bias" in tensors else None)
-        results = _RESULTS[operation][: None if has_last else -1] + (AMAX if q.dtype in FLOAT8 else ())
+        results = _RESULTS[operation][: None if has_last else -1] + (AMAX if q.dtype in EIGHTS else ())
         for name in dict.fromkeys((*_INPUTS[operation], *results)):
             if name in tensors:
                 continue
@@ -854,7 +853,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         shapes |= {name: call.specs[name].shape for name in ("bias", "page_table", "offsets_q") if name in call.specs}
         check_packing(call.specs, longest, self.causal)
         sizes = sizes_of(self.layout, shapes, longest)
-        q = check_input(call, "q", range(3, 5), (*DTYPES, *FLOAT8), empty=True)
+        q = check_input(call, "q", range(3, 5), (*DTYPES, *EIGHTS), empty=True)
         self._check_float8(q.dtype, sizes, call.specs)
         check_lengths_of_pages(call.specs)
         if "mask" in call.specs:
@@ -876,7 +875,7 @@ class Attention(PreferenceOptions, ArrayOperation):
 
     def _check_float8(self, dtype: str, sizes: Sizes, given: Collection[str]) -> None:
         """Raise TypeError or ValueError for float8 without its scales or with what engines compute wrong, and the reverse."""
-        if dtype not in FLOAT8:
+        if dtype not in EIGHTS:
             if "scale_s" in given:
                 raise ValueError(f"scales must be None for {dtype}; got arrays")
             return
@@ -1046,7 +1045,7 @@ class _Composition:
         for name, node in self.tensors.items():
             node.ragged = ragged[name]
         self.dtype = self.tensors["q"].spec.dtype
-        self.is_float8 = self.dtype in FLOAT8
+        self.is_float8 = self.dtype in EIGHTS
         self.each = {} if is_node else self.valid()
         made = self.node() if is_node else self.gradients() if "dout" in self.tensors else self.attention()
         for name, spec, is_result, *_ in operands:

@@ -17,6 +17,7 @@ from cudnnpy.graph.attention_lowerings import PRODUCTS_OF_GRADIENT, with_views
 from cudnnpy.graph.graph_facts import (
     EIGHTS,
     HALVES,
+    MAX_FLOAT8_HEAD_SIZE,
     VECTOR,
     broadcasts_otherwise,
     long_axes,
@@ -37,7 +38,6 @@ _REDUCTIONS = {
     raw.CUDNN_REDUCE_TENSOR_MIN,
 }
 _SOFTMAX_REDUCTIONS = {raw.CUDNN_REDUCE_TENSOR_ADD, raw.CUDNN_REDUCE_TENSOR_MAX}
-_MAX_FLOAT8_HEAD_SIZE = 128
 _INTERPOLATIONS = {raw.CUDNN_RESAMPLE_BILINEAR, raw.CUDNN_RESAMPLE_NEAREST}
 
 
@@ -393,8 +393,8 @@ def _of_float8(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention
     made, products = {uid for one in graph.operations for _, uid in one.results}, of_kind(graph, "matmul")
     for _, tensors in products:
         uid = tensors["b" if tensors["a"] in made else "a"]  # v, q
-        if graph.specs[uid].shape[-1] > _MAX_FLOAT8_HEAD_SIZE:
-            yield uid, f"a head size of {_MAX_FLOAT8_HEAD_SIZE} or less within attention of float8"
+        if graph.specs[uid].shape[-1] > MAX_FLOAT8_HEAD_SIZE:
+            yield uid, f"a head size of {MAX_FLOAT8_HEAD_SIZE} or less within attention of float8"
     axis = {tensors["y"]: one.option("axis") for one, tensors in modes(graph, "gen_index")}
     combined = {uid for _, tensors in modes(graph, "logical_and") for uid in (tensors["x"], tensors["b"])}
     have_sizes = all({"k_override", "n_override"} & tensors.keys() for _, tensors in products)

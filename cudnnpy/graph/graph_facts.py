@@ -15,6 +15,7 @@ from cudnnpy.graph.operation_graph import Operation, OperationGraph, each_uid
 EIGHTS = ("float8_e4m3fn", "float8_e5m2")
 HALVES = ("float16", "bfloat16")
 VECTOR = 16  # the bytes that engines load at once
+MAX_FLOAT8_HEAD_SIZE = 128  # of attention (attention-float8)
 MANY_HEADS = 8  # with the same keys: engines mask more of one query wrong (attention-shared-keys)
 
 

@@ -33,17 +33,19 @@ class Attention(NumpyOperation, device.Attention):
 
     def _forward(self, call: Call, statistics: bool, *longest: int | None) -> list[Array]:
         arrays = call.arrays
-        sizes, given = self._checked(arrays, longest, (*device.DTYPES, *device.FLOAT8))
+        sizes, given = self._checked(arrays, longest, (*device.DTYPES, *_arrays.FLOAT8))
         self._check_results(arrays, sizes, given, *(("out", "statistics") if statistics else ("out",)))
         values = self._in_float64(given, sizes)
         made = softmax({}, {"x": self._scores(values, sizes)}, {})
-        weights = self._kept(made["y"], values) * values.get("scale_s", 1.0) * values.get("descale_s", 1.0)
+        weights, is_float8 = self._kept(made["y"], values), "scale_s" in values
+        if is_float8:
+            weights = weights * values["scale_s"] * values["descale_s"]
         out = weights @ repeated(values["v"], values["q"].shape[:2])
-        scaled = self._as_result("out", out * values.get("scale_o", 1.0), sizes, given)
+        scaled = self._as_result("out", out * values["scale_o"] if is_float8 else out, sizes, given)
         results = [_arrays.store(scaled, given["q"].dtype, arrays["out"])]
         if statistics:
             results.append(_arrays.store(made["stats"], np.dtype("float32"), arrays["statistics"]))
-        if "scale_s" in values:
+        if is_float8:
             magnitudes = [np.abs(one).max(initial=0.0).reshape(1) for one in (made["y"], out)]
             results += [_arrays.store(one, np.dtype("float32"), None) for one in magnitudes]
         return results
@@ -138,7 +140,8 @@ class Attention(NumpyOperation, device.Attention):
         if sizes.tokens is not None:
             packed = [name for name, array in values.items() if array.ndim == 3]
             values |= {name: _padded(name, values[name], sizes, given) for name in packed}
-        values |= {name: values[name] * values.get(f"descale_{name}", 1.0) for name in "qkv"}
+        if "scale_s" in values:
+            values |= {name: values[name] * values[f"descale_{name}"] for name in "qkv"}
         if table is not None:
             values |= {name: paged(values[name], table, sizes.keys) for name in "kv"}
         return values

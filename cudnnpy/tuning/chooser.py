@@ -91,7 +91,8 @@ class TuningChooser(RankedChooser):
         found = self._autotuned() if self._is_autotuned else self._stored()
         if found.candidate is None or found.entry is None:
             return None
-        found.candidate.store_layer, entry = found.layer, found.entry
+        entry = found.entry
+        found.candidate.store_layer = found.layer
         # The candidates are read from the store when they are asked for, since most callers do not need them.
         return Chosen(found.candidate, lambda: [*map(Candidate, self._whole(entry).candidates)])
 
