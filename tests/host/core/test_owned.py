@@ -24,9 +24,7 @@ from cudnnpy._process.module_state import reset
 from cudnnpy.errors import BadParameterError, ClosedError, InternalError
 from cudnnpy.handle import Handle
 
-
-class Calls(Counter[str]):
-    """How often each C function was called."""
+Calls = Counter[str]  # how often each C function was called
 
 
 @pytest.fixture
